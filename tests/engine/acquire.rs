@@ -1,4 +1,4 @@
-//! Attempts: when they are decided, what they leave, when they end.
+//! Attempts: when they are decided, what they leave behind, when they end.
 
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,7 @@ fn the_asked_for_validity_must_be_left() {
     };
     let refused = rig.engine.submit(rig.now, request(ms(988)));
     assert!(matches!(refused, Err(SubmitError::Input(InputError::MinValidityTooLong { .. }))), "{refused:?}");
-    // The round trip of the first acquisition in a while is measured.
+    // Only the first acquisition in a while is measured.
     for is_measured in [true, false] {
         if !is_measured {
             rig.acquire("b", 1000, 0);
@@ -100,7 +100,8 @@ fn a_refusal_needs_a_quorum_ruled_out() {
     let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention has its own error") };
     assert_eq!(denial.report.votes[4].1, Vote::Pending);
     rig.end_stall(4);
-    // Master 3 granted, master 4 had not answered: both are released, and those that refused are left alone.
+    // Master 3 granted and master 4 had not answered, so both are released. Masters that refused are left
+    // alone.
     let logs: Vec<_> = rig.masters.iter_mut().map(|master| master.take_log()).collect();
     assert_eq!(logs, [vec![], vec![], vec![], vec!["EVALSHA"], vec!["EVALSHA"]]);
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (3, 0));
@@ -115,8 +116,8 @@ fn a_denial_says_when_a_quorum_is_free() {
     }
     rig.acquire("a", 10_000, 0);
     let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
-    // Known when the outcome was fixed: masters 0 to 2 refused. Two others may be free, so one of the three
-    // must be.
+    // Known at the decision: masters 0 to 2 refused. Two other masters may be free, so one of these three
+    // must become free.
     assert_eq!(denial.holder, HolderTtl::Left(ms(300)));
     for (index, left) in [(0, 700), (1, 300), (2, 500)] {
         let holder = HolderTtl::Left(ms(left));
@@ -151,7 +152,7 @@ fn a_denial_knows_the_latest_holder_only() {
     }
 }
 
-/// The round in the masters' queues that one attempt more would begin.
+/// One more attempt would begin a round in the masters' queues.
 #[test]
 fn single_attempt_joins_no_queue() {
     let mut rig = Rig::new(3, defaults);
@@ -161,7 +162,8 @@ fn single_attempt_joins_no_queue() {
     assert_eq!((denial.attempts, denial.took), (1, Duration::ZERO));
 }
 
-/// Masters that refuse a reader say how long the key in the way lives. They are asked for its label only.
+/// Masters that refuse a reader report the remaining time of the key in the way, and are asked only for its
+/// label.
 #[test]
 fn reported_holder_time_counts_down() {
     let mut rig = Rig::new(3, defaults);
@@ -226,7 +228,7 @@ fn an_error_reply_is_released_and_no_refusal() {
     for master in &mut rig.masters {
         assert_eq!(master.take_log().last().map(String::as_str), Some("EVALSHA"));
     }
-    // An error on a minority is data.
+    // An error of a minority only shows in the report.
     rig.masters[1].errors.clear();
     rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -257,7 +259,7 @@ fn missing_rights_pause_a_wait_for_a_second() {
     let script = "ERR ACL failure in script: No permissions to access a key script: on @user_script:1.";
     let count = attempts(2, script, false);
     assert!((4..=6).contains(&count), "{count} attempts in 5 s");
-    // The others may grant it.
+    // The other masters may grant it.
     assert!(attempts(1, "NOPERM No permissions to access a key", false) > 10);
 }
 
@@ -324,7 +326,7 @@ fn query_for_the_holder_extends_no_wait() {
     let start = rig.now;
     rig.acquire("a", 10_000, 20);
     while rig.outcomes.is_empty() {
-        // From the first refusal on, the master answers no PTTL any more.
+        // After the first refusal, the master answers no more PTTL.
         rig.masters[0].errors.insert("PTTL".into(), "BUSY x".into());
         rig.run_for(Duration::from_micros(100));
         assert!(rig.now <= start + ms(20), "the wait was over");
@@ -338,7 +340,7 @@ fn contention_in_a_cut_attempt_is_no_outage() {
     let until = rig.now + ms(60_000);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
     rig.acquire("a", 10_000, 200);
-    // From here on the network takes long: the last attempt cannot be answered before the wait ends.
+    // From here on, replies are slow: the last attempt cannot be answered before the wait ends.
     rig.run_for(ms(150));
     (0..3).for_each(|index| rig.stall_replies(index));
     rig.run_for(ms(50));
@@ -411,7 +413,8 @@ fn the_table_of_locks_is_bounded() {
     assert!(rig.engine.submit(rig.now, request).is_ok());
 }
 
-/// Asks for locks until one is refused for overload, while nothing is written; returns those that were taken.
+/// Requests locks until one is refused for overload, without writing anything. Returns the accepted
+/// operations.
 fn fill(rig: &mut Rig, prefix: &str) -> Vec<OpId> {
     let mut taken = Vec::new();
     let width = limits::RESOURCE_SIZE_MAX - prefix.len();
@@ -434,14 +437,15 @@ fn an_acquisition_without_room_is_overloaded_at_once() {
     assert!(count > limits::OUTBOX_SIZE_MAX / (2 * limits::RESOURCE_SIZE_MAX), "{count}");
     assert_eq!(rig.engine.stats(rig.now).overloaded, 1);
     assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (count, count));
-    // All that were taken go on, and there is room again.
+    // All accepted operations go on, and there is room again.
     rig.pump();
     assert!((0..count).all(|_| granted(&mut rig).granted.count() == 2));
     rig.acquire("b", 10_000, 0);
     granted(&mut rig);
 }
 
-/// A release has more bytes than its `SET`, so not all have room at once. None waits for the answer limit.
+/// A release is longer than its `SET`, so the outbox lacks room for all. No release waits for the answer
+/// limit.
 #[test]
 fn queued_releases_are_sent_when_room_returns() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
@@ -457,7 +461,7 @@ fn queued_releases_are_sent_when_room_returns() {
     assert_eq!(rig.engine.claim_count(), 0, "released everywhere");
 }
 
-/// So is one behind which others wait: the swap has no room either.
+/// Also a release with waiters behind it, because the swap has no room either.
 #[test]
 fn queued_release_is_answered_when_room_returns() {
     let name = "n".repeat(limits::RESOURCE_SIZE_MAX);
@@ -496,7 +500,7 @@ fn overload_error_names_its_lock() {
 fn grants_without_a_quorums_room_are_released() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
     let count = fill(&mut rig, "a").len();
-    // One master reads all that there is.
+    // The first master reads all its bytes.
     let master = id(0);
     let mut bytes = rig.engine.send_ready(master).to_vec();
     rig.engine.send_done(master, bytes.len());
@@ -530,7 +534,7 @@ fn no_more_attempts_are_made_than_asked_for() {
         };
         assert_eq!(denial.attempts, made);
         assert!(denial.took < ms(2000) && rig.engine.operation_count() == 0);
-        // The next one in this slot has no limit of its own.
+        // The slot's next operation has no limit of its own.
         (masters_up..3).for_each(|index| rig.refuse(index, false));
         rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(rig.now + ms(3000))));
         rig.acquire("a", 10_000, 30_000);
@@ -558,7 +562,7 @@ fn a_callers_delay_is_a_random_lower_bound() {
         }
         times.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>()
     };
-    // Each a tenth of a second more than the one before.
+    // Each pause is a tenth of a second longer than the last.
     let grown = delays(|failed| ms(100) * failed);
     for (delay, failed) in grown.iter().zip(1..) {
         assert!((ms(100) * failed..=ms(100) * failed + ms(2)).contains(delay), "{grown:?}");
@@ -594,7 +598,7 @@ fn a_second_lock_of_one_key_is_contention() {
     assert_eq!(denial.holder, HolderTtl::Left(ms(10_000)));
     let now = rig.now;
     assert!(rig.masters.iter().all(|it| it.value(now, b"a") == Some(token.as_bytes().as_slice())));
-    // Both at once, before either was sent: at most one has it.
+    // Both are queued before either is sent, so at most one gets the lock.
     rig.release(first, true);
     rig.outcomes.clear();
     rig.submit_acquire("a", 10_000, 0);

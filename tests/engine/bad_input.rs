@@ -1,22 +1,18 @@
-//! Replies of any form, in each place: the right vote, or the end of the connection with a reason; never a
-//! grant that is none, never a key left behind, and the client works afterwards.
+//! Replies of each form, in each place: each is the right vote or ends the connection with a reason. No reply
+//! becomes a false grant or leaves a key behind, and the client works afterwards.
 //!
 //! | form | what the client does |
 //! |---|---|
-//! | `+` `-` `:` `$` `*` | takes it where its command may answer so; else the connection ends, but for an optional step of the handshake |
-//! | `:+1` | takes it for `:1` |
-//! | `*-1` `_` | takes them for `$-1`, the one null of RESP2 that its commands have |
-//! | `#t` `#f` | takes them for `:1` and `:0`, as RESP2 has them |
-//! | `,1` `(1` | takes them for `:1`; one that is no number of 64 bits for a string |
-//! | `!` `=` `~` | takes them for `-`, `$` and `*` |
-//! | `%` | takes it as the answer to `HELLO 3` only |
-//! | attributes | skips them, wherever they come |
-//! | `>` | skips each between replies that is no message to this client; inside a reply it ends the connection |
-//! | `$?` `*?` `%?` `~?` | ends the connection: streamed types are not supported, and no command of a server sends them |
-//!
-//! Elsewhere: the grammar (`resp::decode`, `tests/codec.rs`); TTLs and names (`lock`); settings and URLs
-//! (`config`); a reply to no request, one server under two names (`masters.rs`); a release twice, an
-//! extension after it (`hold.rs`).
+//! | `+` `-` `:` `$` `*` | accepts it if it fits or the handshake step is optional; else ends the connection |
+//! | `:+1` | reads `:1` |
+//! | `*-1` `_` | reads `$-1`, the only null of its commands in RESP2 |
+//! | `#t` `#f` | reads `:1` and `:0`, as in RESP2 |
+//! | `,1` `(1` | reads `:1`, or a string if it is no 64-bit number |
+//! | `!` `=` `~` | reads `-`, `$` and `*` |
+//! | `%` | accepts it only as the answer to `HELLO 3` |
+//! | attributes | skips them anywhere |
+//! | `>` | skips others' pushes between replies; ends the connection inside a reply |
+//! | `$?` `*?` `%?` `~?` | ends the connection: no server command sends streamed types |
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +29,7 @@ use crate::{defaults, denied, granted, ms};
 
 const TTL_MS: u64 = 2000;
 
-/// Every type of reply, and of some of them the values that mean something somewhere.
+/// Every type of reply, and for some types the values with a special meaning.
 const REPLIES: [&[u8]; 30] = [
     b"+OK\r\n",
     b"+QUEUED\r\n",
@@ -56,7 +52,6 @@ const REPLIES: [&[u8]; 30] = [
     b"*1\r\n+OK\r\n",
     b"*-1\r\n",
     b"*2\r\n$-1\r\n:1\r\n",
-    // RESP3.
     b"_\r\n",
     b"#t\r\n",
     b",1\r\n",
@@ -68,7 +63,7 @@ const REPLIES: [&[u8]; 30] = [
     b"|1\r\n+a\r\n:1\r\n+OK\r\n",
 ];
 
-/// The reply that RESP2 has in the place of this one.
+/// The RESP2 reply with the same meaning.
 fn plain(reply: &[u8]) -> &[u8] {
     match reply {
         b"_\r\n" | b"*-1\r\n" => b"$-1\r\n",
@@ -81,7 +76,7 @@ fn plain(reply: &[u8]) -> &[u8] {
     }
 }
 
-/// What is no reply at all, and the reason that must be given for it.
+/// Bytes that are no reply, and the reason that the client must give.
 fn malformed() -> Vec<(Vec<u8>, &'static str)> {
     let fixed: [(&[u8], &str); 20] = [
         (b"$-2\r\n", "length in a reply is negative"),
@@ -112,23 +107,23 @@ fn malformed() -> Vec<(Vec<u8>, &'static str)> {
     rows
 }
 
-/// What comes of one reply.
+/// Consequence of one reply.
 #[derive(Debug, Clone, PartialEq)]
 enum Fate {
-    /// It is an answer: the connection stands.
+    /// It is an answer, and the connection stays.
     Answer(Seen),
-    /// The connection ends, and whatever was under way fails.
+    /// The connection ends, and all requests under way fail.
     Ends,
 }
 
-/// What the caller gets.
+/// Result for the caller.
 #[derive(Debug, Clone, PartialEq)]
 enum Seen {
     Yes,
     No,
     Replied,
     Holder(HolderTtl),
-    /// Nothing yet: the script is being sent in full.
+    /// None yet, because the script is sent in full.
     Again,
 }
 
@@ -143,7 +138,7 @@ fn down(rig: &Rig) -> Option<Arc<str>> {
     }
 }
 
-/// The connection stands, or it has ended for a reason of this kind.
+/// Checks that the connection stands, or has ended for this reason.
 #[track_caller]
 fn check_link(rig: &Rig, reply: &[u8], fate: &Fate, why: &str) {
     let (shown, down) = (reply[..reply.len().min(40)].escape_ascii(), down(rig));
@@ -153,8 +148,8 @@ fn check_link(rig: &Rig, reply: &[u8], fate: &Fate, why: &str) {
     }
 }
 
-/// The master carries out what it was sent, nobody hears the answer, and the client connects anew. All locks
-/// are let go of: nothing of them may be left, and a new one can be had.
+/// The master carries out all bytes, nobody reads the answers, and the client reconnects. After the caller
+/// drops all locks, nothing may be left of them, and a new lock must be granted.
 #[track_caller]
 fn check_nothing_is_lost(rig: &mut Rig, lock: Option<OpId>) {
     if down(rig).is_none() {
@@ -166,7 +161,7 @@ fn check_nothing_is_lost(rig: &mut Rig, lock: Option<OpId>) {
     if let Some(lock) = lock {
         rig.release(lock, false);
     }
-    // Before its TTL ends the key is gone, and nothing of it is kept for longer. Somebody else's key ends,
+    // The key is gone before its TTL ends, and the client remembers nothing of it. The foreign key expires,
     // too.
     rig.run_for(ms(TTL_MS - 200));
     assert_eq!((rig.holder_count("a"), rig.engine.operation_count()), (0, 0));
@@ -186,7 +181,7 @@ const QUEUE: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
 const MARK: &str = "GET of the mark";
 const RECORD: &str = "GET of the fleet's record";
 
-/// Its commands in order, the right reply to each, and whether any other ends it.
+/// The commands in order, the right reply to each, and whether any other reply ends the connection.
 const STEPS: [(&str, &[u8], bool); 25] = [
     ("AUTH", b"+OK\r\n", true),
     ("HELLO 3", b"%1\r\n+OK\r\n:1\r\n", false),
@@ -215,7 +210,7 @@ const STEPS: [(&str, &[u8], bool); 25] = [
     ("ECHO", b"-", true),
 ];
 
-/// A connection that waits for the answer to this step.
+/// A connection that waits for this step's answer.
 fn rig_at_step(step: usize) -> Rig {
     let mut rig = Rig::with_urls(vec!["redis://me:pw@m0/3".to_owned()], defaults);
     rig.masters[0].password = Some("pw".to_owned());
@@ -255,7 +250,7 @@ fn handshake_ends_at_an_unexpected_reply() {
 
 #[test]
 fn a_handshake_one_reply_ahead_never_votes() {
-    // One reply too many comes first, and then all the right ones, each to the wrong request.
+    // One reply too many comes first, so every later reply answers the wrong request.
     for extra in REPLIES {
         let mut rig = Rig::unconnected(1, defaults);
         rig.stop_master(0);
@@ -351,14 +346,14 @@ fn acquisition_reply_votes_or_ends_the_connection() {
         };
         assert!(is_reported, "{}: {outcome:?}", reply.escape_ascii());
         if fate == Fate::Answer(Seen::No) {
-            // A master that says no has not set the key.
+            // A master that refuses has not set the key.
             drop(rig.break_conn(0));
         }
         check_nothing_is_lost(&mut rig, is_held.then_some(lock));
     }
 }
 
-/// Between any two replies, whether they are messages of `PUBLISH` or of a kind that is unknown here.
+/// Between any two replies, whether `PUBLISH` messages or unknown pushes.
 #[test]
 fn pushes_are_no_replies() {
     let pushes = b">1\r\n+OK\r\n>2\r\n$10\r\ninvalidate\r\n*0\r\n>0\r\n|1\r\n+a\r\n:1\r\n>1\r\n:1\r\n";
@@ -397,7 +392,7 @@ fn a_second_reply_ends_the_connection() {
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
-/// How a master compares: by script, by script in full, by its own commands.
+/// How a master compares: by script, by script in full, or with native commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Script,
@@ -530,7 +525,7 @@ fn holder_reply_counts_or_ends_the_connection() {
         }));
         let ends = fate == Fate::Answer(Seen::Holder(HolderTtl::Unknown)) && !is_error(&reply);
         check_link(&rig, &reply, if ends { &Fate::Ends } else { &fate }, why);
-        // Where the connection ended, the answer's limit ends the wait for it.
+        // If the connection has ended, the answer limit ends the wait.
         rig.run_for(ms(50));
         let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("a nil is a refusal") };
         assert_eq!(fate, Fate::Answer(Seen::Holder(denial.holder)), "{}", reply.escape_ascii());
@@ -549,7 +544,7 @@ fn an_endless_holder_lets_a_waiter_try() {
         rig.receive(0, b"$-1\r\n");
         rig.pump();
         rig.receive(0, answer);
-        // What it was sent is lost, and it turns out to be free.
+        // Its commands are lost, and the lock turns out to be free.
         drop(rig.break_conn(0));
         rig.resume_master(0);
         rig.run_for(ms(2000));

@@ -1,5 +1,5 @@
-//! Waiters of a lock whose queues are full, or whose masters are slow; and entries that are not where a waiter
-//! looks for them.
+//! Waiters of a lock whose queues are full or whose masters are slow, and entries that are not where a waiter
+//! looks.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::parked::{KEY, OTHER, free, with_other};
 use crate::rig::Rig;
 use crate::{defaults, granted, ms};
 
-/// Places of words in a `park` and in an `unpark`.
+/// Positions of arguments in a `park` and in an `unpark`.
 const TICKET: usize = 8;
 const AT: usize = 9;
 const UNPARK_AT: usize = 6;
@@ -20,7 +20,7 @@ fn fair() -> Options {
     Options::new().ttl(ms(10_000)).wait(ms(600_000)).fair()
 }
 
-/// The word at a place of each call of a script that a master was sent.
+/// The word at this position in each call of a script on a master.
 fn words(rig: &Rig, index: usize, name: &str, place: usize) -> Vec<Vec<u8>> {
     let sha = digest(name);
     let log = rig.masters[index].log.iter();
@@ -33,7 +33,7 @@ fn entry_count(rig: &Rig, index: usize) -> usize {
     rig.masters[index].parked(rig.now, KEY).len()
 }
 
-/// A waiter whose park a master has carried out, and whose answer is on its way.
+/// A waiter whose park a master has carried out, but whose answer is under way.
 fn unanswered(mut rig: Rig, index: usize, options: Options) -> (Rig, OpId) {
     rig.masters.iter_mut().for_each(|master| master.load_scripts());
     rig.stall_replies(index);
@@ -42,7 +42,7 @@ fn unanswered(mut rig: Rig, index: usize, options: Options) -> (Rig, OpId) {
     (rig, lock)
 }
 
-/// As many waiters of others as a queue takes, less these.
+/// Fills a queue with other clients' waiters, except for this many.
 fn fill(rig: &mut Rig, less: u64) {
     let (now, stay) = (rig.now, limits::STAY.as_millis());
     for master in &mut rig.masters {
@@ -83,7 +83,7 @@ fn a_park_behind_a_lost_answer_names_its_ticket() {
     assert_eq!(entry_count(&rig, 0), 1);
 }
 
-/// A master whose clock is a minute ahead puts the entries elsewhere.
+/// One master's clock is a minute ahead, so its entries sort elsewhere.
 fn ahead(count: usize) -> Rig {
     let mut rig = Rig::new(count, defaults);
     let (now, us) = (rig.now, rig.masters[0].wall_us(rig.now));
@@ -143,7 +143,7 @@ fn a_heartbeat_in_a_full_queue_keeps_its_place() {
     assert!(words(&rig, 0, "park", TICKET).len() >= 5);
 }
 
-/// Times between the parks of a waiter in two minutes.
+/// Times between a waiter's parks in two minutes.
 fn pauses(rig: &mut Rig) -> Vec<Duration> {
     let (start, mut seen): (_, Vec<Instant>) = (rig.now, Vec::new());
     while rig.now < start + ms(120_000) {
@@ -170,7 +170,7 @@ fn refused_waiter_retries_a_full_queue_less_often() {
     }
 }
 
-/// Answers take up to this time. A waiter sends less where masters are slow, not more.
+/// Answers take up to this time. A waiter sends less to slow masters, never more.
 // I72
 #[test]
 fn waiter_sends_less_to_slower_masters() {

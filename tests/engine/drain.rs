@@ -1,4 +1,4 @@
-//! The end of an engine's locks, beside renewals and extensions that are under way.
+//! Drains, while renewals and extensions are under way.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn drain(rig: &mut Rig, held: HeldLocks) -> OpId {
     rig.engine.submit(rig.now, Request::Drain { held, limit: ms(60_000) }).expect("room")
 }
 
-/// No answer of a master is needed for it, and none comes.
+/// The drain needs no master's answer, and none comes.
 #[test]
 fn a_drain_notifies_watchers_before_any_answer() {
     let mut rig = Rig::new(3, defaults);
@@ -50,7 +50,7 @@ fn a_drain_notifies_watchers_before_any_answer() {
     }
 }
 
-/// A lock is kept, extended or neither, and its renewal or extension is answered or not.
+/// A lock is kept, extended or neither, and the answer comes or does not.
 #[test]
 fn a_drain_releases_locks_that_are_being_extended() {
     for is_kept in [false, true] {
@@ -116,7 +116,7 @@ fn a_drain_answers_each_waiter_once() {
     assert_eq!((rig.holder_count("b"), rig.engine.operation_count()), (0, 0));
 }
 
-/// The end of a lock is the end of the extension that its caller waits for.
+/// The lock's end also ends the extension that its caller waits for.
 #[test]
 fn an_extension_under_way_is_answered_when_its_lock_ends() {
     for is_left in [false, true] {

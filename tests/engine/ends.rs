@@ -1,4 +1,4 @@
-//! Releases that masters do not answer, refuse, or answer beside something else.
+//! Releases that masters do not answer, refuse, or answer with something else.
 
 use redlatch::engine::{OpId, Outcome};
 use redlatch::error::{Failure, Vote};
@@ -14,7 +14,7 @@ fn hold(rig: &mut Rig) -> OpId {
     lock
 }
 
-/// A lock of 1 s has its answers within 20 ms, and one of 10 s within 50 ms.
+/// A lock of 1 s has an answer limit of 20 ms, and a lock of 10 s one of 50 ms.
 #[test]
 fn an_awaited_release_has_the_limit_of_the_extended_lock() {
     let mut rig = Rig::new(3, defaults);
@@ -30,7 +30,7 @@ fn an_awaited_release_has_the_limit_of_the_extended_lock() {
     assert!(matches!(rig.outcome(), Some(Outcome::Release(Err(ReleaseError::Unconfirmed(_))))));
 }
 
-/// A master refuses a release over two connections.
+/// A master refuses a release over two connections in turn.
 #[test]
 fn the_latest_failure_of_a_master_is_shown() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(1000)));
@@ -49,7 +49,7 @@ fn the_latest_failure_of_a_master_is_shown() {
     assert!(matches!(vote, Vote::Failed(Failure::Replied(text)) if text.starts_with("OOM")), "{vote:?}");
 }
 
-/// Its answer to the release comes before the one that asks for the attempt's script.
+/// The master's answer to the release comes before the answer that asks for the attempt's script.
 #[test]
 fn an_attempt_is_not_sent_again_behind_its_release() {
     let mut rig = Rig::new(3, defaults);
@@ -64,7 +64,7 @@ fn an_attempt_is_not_sent_again_behind_its_release() {
     assert!(!rig.masters[2].is_taken(rig.now, b"a"));
 }
 
-/// It stopped at its limit of waiters, behind a release or behind another such command.
+/// The master stopped at its limit of served waiters, after a release or after another such command.
 #[test]
 fn master_with_more_waiters_is_asked_again() {
     let mut rig = Rig::new(3, defaults);

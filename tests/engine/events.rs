@@ -1,4 +1,4 @@
-//! Events for an observer: what each one names, and that they are bounded.
+//! Events for an observer: what each event names, and the bound on waiting events.
 
 use std::time::Duration;
 

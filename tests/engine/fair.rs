@@ -1,4 +1,4 @@
-//! Fair locks: what is sent for them, and what masters may say of their queues.
+//! Fair locks: their commands, and what masters may answer about their queues.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ fn logs(rig: &mut Rig) -> Vec<Vec<String>> {
     rig.masters.iter_mut().map(|master| master.take_log()).collect()
 }
 
-/// Waiters in the queue of each master.
+/// Number of waiters in each master's queue.
 fn waiters(rig: &Rig) -> Vec<usize> {
     rig.masters.iter().map(|master| master.parked(rig.now, b"a").len()).collect()
 }
 
-/// Number and sum of the waits that are over.
+/// Number and sum of the waits that have ended.
 fn wait_times(rig: &Rig) -> (u64, Duration) {
     let times = rig.engine.stats(rig.now).wait_time;
     (times.count(), times.sum())
@@ -59,7 +59,7 @@ fn a_caller_without_wait_sends_one_command() {
     assert_eq!(wait_times(&rig), (0, Duration::ZERO));
 }
 
-/// A master that answers again would have another round begin, with a limit of its own.
+/// A master that answers again would begin another round, with its own limit.
 // I22
 #[test]
 fn caller_without_wait_ignores_a_returning_master() {
@@ -105,7 +105,7 @@ fn an_impossible_answer_to_a_park_ends_the_connection() {
         assert!(!matches!(state, MasterState::Ready), "{}: {state:?}", reply.escape_ascii());
         rig.resume_master(0);
         rig.release(lock, false);
-        // What may come late over the connection that ended is owed until its TTL is over.
+        // A late park over the ended connection is owed until its TTL ends.
         rig.run_for(ms(15_000));
         assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
     }
@@ -133,7 +133,7 @@ fn a_release_grants_the_first_waiter_by_a_message() {
 #[test]
 fn each_round_ends_the_token_of_the_one_before() {
     let mut rig = Rig::new(3, defaults);
-    // One master is free, so that each round gets a part of the lock.
+    // One master is free, so each round gets a part of the lock.
     rig.masters[0].put(b"a", b"other", None);
     rig.masters[1].put(b"a", b"other", None);
     acquire(&mut rig, ms(60_000));
@@ -238,7 +238,7 @@ fn a_busy_server_is_asked_for_its_channel_again() {
 fn without_sharded_channels_others_are_used() {
     let cases = [
         ("", "", true),
-        // An old server; logins that lack a right.
+        // An old server, and logins that lack a right.
         ("SPUBLISH", "ERR unknown command", false),
         ("SPUBLISH", "NOPERM no", false),
         ("SSUBSCRIBE", "NOPERM no", false),
@@ -274,7 +274,7 @@ fn the_slowest_master_learns_the_script() {
         let options = Options::new().wait(ms(60_000));
         let options = if kind == "fenced" { options.fenced() } else { options.shared() };
         rig.submit_with("a", options);
-        // Each attempt is refused by the others, and its release is on its way, when this one asks for the
+        // The other masters refuse each attempt, and its release is under way when this master asks for the
         // script.
         let mut ask_for = |time: u64| {
             for _ in 0..time / 20 {
@@ -293,8 +293,8 @@ fn the_slowest_master_learns_the_script() {
     }
 }
 
-/// A quorum has granted a lock when the third master asks for the script. It has the key all the same, or the
-/// lock would be lost with any other master.
+/// A quorum has granted a lock when the third master asks for the script. It must get the key, too, or losing
+/// any other master would lose the lock.
 #[test]
 fn a_master_that_learns_the_script_late_has_the_key() {
     for kind in ["fair", "fenced", "shared"] {
@@ -318,8 +318,8 @@ fn a_master_that_learns_the_script_late_has_the_key() {
     }
 }
 
-/// A number of the first park that a master was sent since the last call: the place of the ticket, or of the
-/// time for which the master may grant by itself, in milliseconds.
+/// A number in the first park since the last call: the ticket, or the milliseconds for which the master may
+/// grant without a ring.
 fn park_number(rig: &mut Rig, place: usize) -> u64 {
     let log = std::mem::take(&mut rig.masters[0].log);
     let park = log.iter().find(|words| words[0].starts_with(b"EVAL")).expect("a park");
@@ -329,7 +329,7 @@ fn park_number(rig: &mut Rig, place: usize) -> u64 {
 const TICKET: usize = 8;
 const FRESHNESS: usize = 15;
 
-/// The answers to parks say the time of the masters, too.
+/// Answers to parks also carry the masters' time.
 #[test]
 fn ticket_uses_the_latest_masters_clocks() {
     let mut rig = Rig::new(3, defaults);
@@ -394,7 +394,7 @@ fn many_unknown_attempts_load_scripts_once() {
     }
 }
 
-/// A swap would pass it on within this client.
+/// A swap would pass the lock on within this client.
 #[test]
 fn fair_waiter_precedes_an_earlier_plain_waiter() {
     let mut rig = Rig::new(3, defaults);
@@ -411,7 +411,7 @@ fn fair_waiter_precedes_an_earlier_plain_waiter() {
     }
 }
 
-/// The masters answer after 40 ms: by then a fair caller stands in their queues, and another one has asked.
+/// The masters answer after 40 ms, when a fair caller stands in their queues and another caller has asked.
 #[test]
 fn a_fair_caller_is_in_the_queue_from_its_beginning() {
     for (is_fair, queued) in [(true, 300), (false, 260)] {

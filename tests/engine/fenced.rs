@@ -1,4 +1,4 @@
-//! Fenced locks: which refusals of a token another one follows, and what is said of them.
+//! Fenced locks: which refusals of a token lead to a better token, and what errors say about them.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn options() -> Options {
     Options::new().ttl(ms(10_000)).wait(Duration::ZERO).fenced()
 }
 
-/// The fence of these masters is ahead of their clocks by so much.
+/// Puts a fence this far ahead of the masters' clocks.
 fn put_fence(rig: &mut Rig, masters: impl IntoIterator<Item = usize>, ahead: Duration) {
     let until = rig.now + ms(600_000);
     for index in masters {
@@ -25,7 +25,7 @@ fn put_fence(rig: &mut Rig, masters: impl IntoIterator<Item = usize>, ahead: Dur
 #[test]
 fn denial_names_the_refused_token() {
     let mut rig = Rig::new(3, defaults);
-    // No token of the masters' time passes it.
+    // No token made from the masters' time is larger.
     put_fence(&mut rig, 0..3, Duration::from_secs(1_000_000));
     rig.acquire_with("a", options());
     let denial = no_quorum(&mut rig);
@@ -36,7 +36,7 @@ fn denial_names_the_refused_token() {
     );
 }
 
-/// The refusals say it: no master is asked.
+/// The refusals contain it, so no master is asked.
 #[test]
 fn a_refusal_says_how_long_the_holder_has() {
     let mut rig = Rig::new(3, |builder| builder.ask_holder(false));
@@ -58,7 +58,7 @@ fn minority_holder_does_not_prevent_a_larger_token() {
     assert_eq!((grant.attempts, grant.granted.count()), (2, 2));
 }
 
-/// Its vote does not count, and another master has a holder.
+/// The quarantined master's vote does not count, and another master has a holder.
 #[test]
 fn no_larger_token_is_tried_beside_a_quarantine() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
@@ -89,7 +89,7 @@ fn second_attempt_with_larger_token_counts_as_wait() {
     assert_eq!((since.acquire_time.count(), since.wait_time.count()), (0, 1));
 }
 
-/// The pause between two attempts is 1 s at the least, and the holder's time ends after 50 ms.
+/// The pause between two attempts is at least 1 s, and the holder's time ends after 50 ms.
 #[test]
 fn a_waiter_that_polls_follows_the_end_of_any_holder() {
     let options = Options::new().ttl(ms(10_000)).wait(ms(60_000));
@@ -103,7 +103,7 @@ fn a_waiter_that_polls_follows_the_end_of_any_holder() {
     }
 }
 
-/// Its token was no lock's.
+/// The token belonged to no lock.
 #[test]
 fn a_waiter_that_gives_up_raises_no_fence() {
     let mut rig = Rig::new(3, defaults);

@@ -1,4 +1,4 @@
-//! Locks that another process takes over, or releases, by a handle.
+//! Locks that another process takes over or releases with a handle.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn submit(rig: &mut Rig, handle: &LockHandle, act: HandleAct) -> OpId {
     rig.engine.submit(rig.now, Request::ByHandle { handle, act }).expect("room")
 }
 
-/// The awaited release has ended, and nothing of it is left.
+/// The awaited release has ended, and left nothing.
 #[track_caller]
 fn assert_released(rig: &mut Rig) {
     rig.pump();
@@ -32,7 +32,7 @@ fn assert_released(rig: &mut Rig) {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
-/// One master has lost the fence when the release comes.
+/// One master has lost the fence before the release.
 // I48
 #[test]
 fn a_release_by_a_handle_raises_the_fence() {

@@ -1,4 +1,4 @@
-//! Extending and releasing, also over connections that break.
+//! Extensions and releases, also over connections that break.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn an_unanswered_set_is_released_after_the_reconnect() {
     rig.masters[2].errors.insert("SET".into(), "OOM x".into());
     rig.acquire("a", 10_000, 0);
     no_quorum(&mut rig);
-    // The SET was carried out; neither its reply nor the release's came through.
+    // The SET was carried out. Neither its reply nor the release's reply arrived.
     rig.masters[0].errors.insert("EVALSHA".into(), "BUSY x".into());
     rig.reset_conn(0);
     rig.masters[0].errors.clear();
@@ -30,7 +30,7 @@ fn an_unanswered_set_is_released_after_the_reconnect() {
     while !rig.masters[0].log.iter().any(is_echo) {
         rig.run_for(Duration::from_micros(100));
     }
-    // In the same instant in which the connection has proved itself.
+    // At the very moment at which the connection is confirmed.
     let log = rig.masters[0].take_log();
     let echo = log.iter().position(|name| name == "ECHO").expect("a handshake");
     assert_eq!(log[echo + 1..], ["SSUBSCRIBE", "EVALSHA"], "{log:?}");
@@ -110,7 +110,8 @@ fn an_awaited_release_ends_at_its_limit() {
     granted(&mut rig);
     rig.release(first, true);
     assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
-    // Its deadline, 50 ms after the release, outlives it and meets the second lock in the same slot.
+    // Its deadline, 50 ms after the release, outlives the operation and meets the second lock in the same
+    // slot.
     rig.run_for(ms(20));
     let second = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -156,7 +157,7 @@ fn releases_in_bulk_are_awaited() {
 // I22
 #[test]
 fn releases_are_awaited_while_masters_answer() {
-    // The last replies come 240 ms after the release. The first backlog puts the limit off to 190 ms.
+    // The last replies come 240 ms after the release. The first backlog extends the limit to 190 ms.
     release_in_bulk(ms(20));
 }
 
@@ -168,7 +169,7 @@ fn hold_many(rig: &mut Rig, count: usize) -> Vec<OpId> {
     locks
 }
 
-/// The last release waits for two masters: one has a backlog, and the other one never gives its last answer.
+/// The last release waits for two masters: one has a backlog, and the other never answers.
 #[test]
 fn a_release_is_awaited_as_long_as_the_longest_backlog() {
     const COUNT: usize = 1200;
@@ -186,7 +187,7 @@ fn a_release_is_awaited_as_long_as_the_longest_backlog() {
     assert!(rig.outcomes.iter().all(|(_, outcome)| matches!(outcome, Outcome::Release(Ok(_)))));
 }
 
-/// Each step some of the replies come.
+/// At each step, some of the replies arrive.
 fn release_in_bulk(step: Duration) {
     const COUNT: usize = 1200;
     const STEPS: usize = 12;
@@ -218,7 +219,7 @@ fn a_release_that_came_before_its_set_is_repeated() {
         Some("EVALSHA"),
         "released, and found nothing"
     );
-    // Only now the SET of the broken connection is carried out.
+    // Only now the broken connection's SET is carried out.
     rig.carry_out(0, set);
     assert_eq!(rig.holder_count("a"), 1);
     rig.run_for(ms(2000));
@@ -256,7 +257,7 @@ fn an_extension_without_a_quorum_leaves_the_deadline() {
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
     assert_eq!(grant.valid_until, start + ms(9898));
-    // At that deadline it can no longer be extended, though most keys still live.
+    // At this deadline the lock can no longer be extended, though most keys still live.
     (2..5).for_each(|index| rig.resume_master(index));
     rig.run_for(grant.valid_until - rig.now);
     rig.extend(lock, 10_000);
@@ -391,8 +392,8 @@ fn releasing_what_is_gone_is_an_answer() {
     assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NotHeld))));
 }
 
-/// The answer to a release is lost. The one sent again finds nothing, which is proof where no `SET` may come
-/// any more.
+/// The answer to a release is lost. The repeated release finds no key, which is proof where no `SET` can
+/// arrive any more.
 // I9
 #[test]
 fn a_lost_answer_to_a_release_does_not_keep_the_claim() {
@@ -576,7 +577,8 @@ fn extend_at_a_master_listed_twice(options: Options) {
     granted(&mut rig);
     rig.stall_replies(1);
     rig.extend(lock, 10_000);
-    // Behind the extension comes what it answers to the lock's request: it has the key by another connection.
+    // After the extension's answer comes the answer to the lock's request: the master has the key through
+    // another connection.
     rig.receive(2, b"+OWN\r\n");
     rig.receive(2, b":1\r\n");
     rig.pump();

@@ -1,4 +1,4 @@
-//! A master that joins a fleet in the place of another one: it has none of the other one's locks.
+//! A master that replaces another one in a fleet, without the other's locks.
 
 use redlatch::Quarantine;
 use redlatch::status::MasterState;
@@ -14,7 +14,7 @@ fn joining_record() -> String {
     format!("redlatch:fleet:1 {settings} own={label} of={label}-{label} joining")
 }
 
-/// Neither its uptime of an hour nor a mark shows that it has the locks of the other one.
+/// Neither its uptime of an hour nor a mark proves that it has the old master's locks.
 #[test]
 fn a_master_in_the_place_of_another_one_counts_by_a_new_watch() {
     let record = joining_record();
@@ -30,7 +30,7 @@ fn a_master_in_the_place_of_another_one_counts_by_a_new_watch() {
     }
 }
 
-/// Its client had the new list before the record was there.
+/// Its client had the new list before the record existed.
 #[test]
 fn a_master_that_joins_meanwhile_is_watched_anew() {
     let record = joining_record();

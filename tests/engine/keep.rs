@@ -1,4 +1,4 @@
-//! Locks that are kept, and whose loss is reported.
+//! Kept locks, and reports of their loss.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ fn keep(rig: &mut Rig, ttl_ms: u64, max_hold: Duration) -> OpId {
     lock
 }
 
-/// An engine whose failed renewals are events, and a lock of 10 s that it keeps.
+/// An engine that reports failed renewals as events, and a kept lock with a TTL of 10 s.
 fn keep_observed(max_hold: Duration) -> (Rig, OpId) {
     let mut rig = Rig::new(3, |builder| builder.on_event(|_| unreachable!("an engine calls none")));
     let lock = keep(&mut rig, 10_000, max_hold);
     (rig, lock)
 }
 
-/// Why the next renewal failed, or none follows, if an event says so.
+/// Why the next renewal failed or will not happen, if an event says so.
 fn failure(rig: &mut Rig) -> Option<ExtendError> {
     std::iter::from_fn(|| rig.engine.poll_event()).find_map(|event| match event {
         Event::NotExtended { resource, error } if resource == "a" => Some(error),
@@ -32,7 +32,7 @@ fn failure(rig: &mut Rig) -> Option<ExtendError> {
     })
 }
 
-/// How the next renewal ended.
+/// Result of the next renewal.
 fn renewal(rig: &mut Rig, lock: OpId) -> Result<Instant, ExtendError> {
     let before = rig.engine.valid_until(lock).expect("it is held");
     for _ in 0..3000 {
@@ -68,7 +68,7 @@ fn much_longer_ttl_reports_no_loss() {
         let valid_until = granted(&mut rig).valid_until;
         watch(&mut rig, lock);
         rig.run_for(ms(100));
-        // A tenth of the new validity is more than all that is left of the old one.
+        // A tenth of the new validity exceeds the rest of the old one.
         (0..3).for_each(|index| rig.stall_replies(index));
         rig.extend(lock, 30_000);
         rig.run_for(ms(5));
@@ -215,7 +215,7 @@ fn a_renewal_that_meets_a_loss_reports_it_once() {
     }
 }
 
-/// The renewal has failed when the answer comes.
+/// The renewal has already failed when the answer comes.
 // I96
 #[test]
 fn a_loss_that_a_late_answer_proves_is_reported_once() {
@@ -249,7 +249,7 @@ fn superseded_renewal_is_not_reported() {
 // I96
 #[test]
 fn the_longest_hold_is_reported_before_the_validity_ends() {
-    // The last renewal is cut to the longest hold, or there is none.
+    // The last renewal is cut to the longest hold, or is left out.
     for (max_hold, renewal_count) in [(11_000, 1), (5000, 0)] {
         let (mut rig, lock) = keep_observed(ms(max_hold));
         for _ in 0..renewal_count {
@@ -296,7 +296,7 @@ fn a_kept_lock_is_renewed_after_a_longer_extension() {
     let lock = keep(&mut rig, 3000, ms(600_000));
     rig.extend(lock, 30_000);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    // A third of the TTL behind the time at which a renewal to 3 s would have given it this validity.
+    // A third of the TTL after the moment at which a renewal to 3 s would have given this validity.
     let due = rig.engine.valid_until(lock).expect("it is held") - (ms(3000) - ms(32)) + ms(1000);
     rig.run_for(due - ms(1) - rig.now);
     assert_eq!(extension_count(&rig), 1);

@@ -1,4 +1,4 @@
-//! Locks that are given up and not released: left to their TTL, or for a time.
+//! Locks that are given up without a release: left to their TTL, or for a time.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn leave_for(rig: &mut Rig, lock: OpId, rest: Duration) -> Result<Left, LeaveErr
     result(rig)
 }
 
-/// The key is on all masters so long, and on none a moment later.
+/// All masters have the key for this time, and none has it a moment later.
 #[track_caller]
 fn assert_ends_after(rig: &mut Rig, time: Duration) {
     rig.run_for(time - ms(5));
@@ -104,7 +104,7 @@ fn a_waiter_gets_a_left_lock_after_its_ttl() {
     granted(&mut rig);
     rig.release(waiting, false);
     rig.outcomes.clear();
-    // A waiter that gives up before hears of a holder that this client does not know any more.
+    // A waiter that gives up earlier learns of a holder that this client has forgotten.
     let lock = hold(&mut rig, 9000);
     rig.acquire("a", 5000, 300);
     rig.engine.leave(rig.now, lock).expect("held");
@@ -118,7 +118,7 @@ fn a_waiter_gets_a_left_lock_after_its_ttl() {
 // I43
 #[test]
 fn a_lock_is_left_for_the_rest_of_a_time() {
-    // Longer and shorter than what its TTL has left; less than a millisecond is rounded up.
+    // Longer and shorter than the rest of the TTL. Fractions of a millisecond are rounded up.
     for (ttl_ms, rest) in [(1000, ms(5000)), (9000, ms(2000)), (9000, Duration::from_micros(700_300))] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, ttl_ms);
@@ -142,7 +142,7 @@ fn a_lock_that_is_left_for_no_time_is_released() {
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
-/// Which masters had the key is only known from their answers: a quorum of any is not enough.
+/// Only their answers show which masters had the key, so any quorum of answers is not enough.
 #[test]
 fn lock_left_for_zero_awaits_a_quorum() {
     for lost_count in [1, 2] {
@@ -215,7 +215,7 @@ fn a_lock_is_left_for_a_time_once() {
     assert_ends_after(&mut rig, ms(2000));
 }
 
-/// Two connections break before the lock is left, and the masters come back before or after its time.
+/// Two connections break before the lock is left. The masters return before or after its time.
 // I43
 #[test]
 fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
@@ -238,7 +238,7 @@ fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
         }
         rig.run_for(ms(away_ms));
         (0..2).for_each(|index| rig.refuse(index, false));
-        // Pauses between two attempts to connect grow with the time that the master is away.
+        // Pauses between connection attempts grow while the master is away.
         rig.run_for(ms(4500));
         assert_eq!(rig.holder_count("a"), 0, "away for {away_ms} ms");
         assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
@@ -246,7 +246,7 @@ fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
     }
 }
 
-/// Its answer comes before the time is over, just after it, and when the release is overdue.
+/// The answer comes before the time ends, just after it, or when the release is overdue.
 // I43
 #[test]
 fn a_silent_master_is_released_after_the_time() {
@@ -275,7 +275,7 @@ fn a_silent_master_is_released_after_the_time() {
     }
 }
 
-/// One master answers the rest after another one, which was away, was sent it.
+/// One master answers the rest after another master, which was away, was sent it.
 // I43
 #[test]
 fn late_shortened_ttl_keeps_an_earlier_one() {
@@ -328,7 +328,7 @@ fn shortened_ttl_after_its_end_blocks_nobody() {
     (0..2).for_each(|index| rig.resume_master(index));
     assert!(matches!(result(&mut rig), Err(LeaveError::Unconfirmed { .. })));
     rig.run_for(ms(4000));
-    // Only now, behind the rest over the next connection, the first one is carried out.
+    // The first extension is carried out only now, after the rest over the next connection.
     for (index, bytes) in late.into_iter().enumerate() {
         rig.carry_out(index, bytes);
     }
@@ -350,7 +350,7 @@ fn an_answered_shorter_extension_confirms_the_rest() {
     assert_ends_after(&mut rig, ms(5000));
 }
 
-/// Two masters do not know the script of the extension, and know it when the rest comes.
+/// Two masters do not know the extension's script, but know it when the rest comes.
 // I43
 #[test]
 fn an_extension_never_follows_the_rest() {
@@ -365,7 +365,7 @@ fn an_extension_never_follows_the_rest() {
     assert_ends_after(&mut rig, ms(1000));
 }
 
-/// Masters ask for its script at the very moment at which the time is over.
+/// Masters ask for the script at the very moment at which the time ends.
 #[test]
 fn no_shortened_ttl_is_sent_after_its_end() {
     let mut rig = Rig::new(3, defaults);
@@ -398,7 +398,7 @@ fn latest_end_counts_each_rest_from_its_answer() {
     assert!(rig.now < left.latest_end, "{:?} too early", rig.now - left.latest_end);
 }
 
-/// The third master has another client's key, and behind it an entry of this lock.
+/// The third master has another client's key, and this lock's entry behind it.
 #[test]
 fn latest_end_counts_an_entry_that_may_still_be_served() {
     let mut rig = with_other(Rig::new(3, defaults));
@@ -412,7 +412,7 @@ fn latest_end_counts_an_entry_that_may_still_be_served() {
     assert!(left.latest_end >= parked_at + limits::STAY + ms(8000), "{:?}", left.latest_end - rig.now);
 }
 
-/// The answers come in time for the rest, and the lock is over.
+/// The answers arrive within the rest's time, but after the lock's validity.
 #[test]
 fn late_confirmation_of_shortened_ttl_proves_nothing() {
     let mut rig = Rig::new(3, defaults);
@@ -465,12 +465,12 @@ fn a_fair_lock_left_for_no_time_passes_on_at_once() {
     rig.acquire_with("a", options);
     rig.run_for(ms(100));
     submit_leave(&mut rig, lock, Duration::ZERO);
-    // A master's message to the waiter may come before its answer.
+    // A master's message to the waiter may arrive before the release's answer.
     granted(&mut rig);
     result(&mut rig).expect("confirmed");
 }
 
-/// By the rest, and whether the masters have lost the key.
+/// Cases differ in the rest, and in whether the masters have lost the key.
 // I43
 #[test]
 fn a_lock_is_counted_by_how_its_leave_ended() {
@@ -574,7 +574,7 @@ fn a_drain_waits_for_a_rest_that_is_owed() {
     }
 }
 
-/// The connection of a master breaks after its answer to the rest.
+/// A master's connection breaks after its answer to the rest.
 #[test]
 fn a_master_that_set_the_rest_owes_no_extension() {
     let mut rig = Rig::new(3, defaults);
@@ -592,7 +592,7 @@ fn a_master_that_set_the_rest_owes_no_extension() {
     result(&mut rig).expect("masters 0 and 1 have the rest");
 }
 
-/// A release waits for the backlog. A leave does not, as its rest gets shorter meanwhile.
+/// A release waits for the backlog. A leave does not, because its rest shrinks meanwhile.
 #[test]
 fn a_leave_ends_at_its_limit_beside_a_backlog() {
     let mut rig = Rig::new(3, defaults);

@@ -1,4 +1,4 @@
-//! Credentials that change: when the provider is asked, and what its answers and the server's do.
+//! Credentials that change: when the provider is asked, and the effects of its answers and of the server's.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use redlatch::{ConfigBuilder, Credentials, Event, limits};
 use crate::{defaults, granted, ms};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// When credentials for a minute are renewed.
+/// Renewal time of credentials that last a minute.
 const RENEWAL: Duration = Duration::from_secs(45);
 
-/// The rig answers in place of the provider.
+/// The rig answers instead of a provider.
 fn asking(builder: ConfigBuilder) -> ConfigBuilder {
     builder.credentials(|_| unreachable!("only an event loop asks")).on_event(|_| {})
 }
@@ -26,7 +26,7 @@ fn credentials(password: &str) -> Credentials {
     Credentials::new(password).user("me").valid_for(MINUTE)
 }
 
-/// Three masters that want this password.
+/// Three masters with this password; the provider has not answered.
 fn unanswered(password: &str) -> Rig {
     let mut rig = Rig::unconnected(3, asking);
     rig.masters.iter_mut().for_each(|master| master.password = Some(password.to_owned()));
@@ -34,7 +34,7 @@ fn unanswered(password: &str) -> Rig {
     rig
 }
 
-/// The same, connected with it.
+/// Like [`unanswered`], but connected.
 fn connected(password: &str) -> Rig {
     let mut rig = unanswered(password);
     answer_all(&mut rig, password);
@@ -52,7 +52,7 @@ fn answer_all(rig: &mut Rig, password: &str) {
     }
 }
 
-/// The passwords that a master has seen since the last call.
+/// Passwords that a master has seen since the last call.
 fn seen(rig: &mut Rig, master: usize) -> Vec<String> {
     let log = std::mem::take(&mut rig.masters[master].log);
     let logins = log.into_iter().filter(|words| words[0] == b"AUTH");
@@ -104,7 +104,7 @@ fn each_connect_asks_for_credentials_first() {
 fn a_failing_provider_costs_its_master_only() {
     let mut rig = unanswered("pw");
     answer(&mut rig, 0, Err(CredentialsError::Panicked));
-    // Master 1 hangs.
+    // The question for master 1 stays open.
     answer(&mut rig, 2, Ok(credentials("pw")));
     rig.run_for(ms(1000));
     let why = |index| match state(&rig, index) {
@@ -114,7 +114,7 @@ fn a_failing_provider_costs_its_master_only() {
     assert!(why(0).starts_with("the credentials provider panicked"), "{}", why(0));
     assert!(why(1).starts_with("the credentials provider gave no answer within 1s"), "{}", why(1));
     assert_eq!(events(&mut rig), [CredentialsError::Panicked], "a hang is the reason of the connect");
-    // A question that stays open is not asked again.
+    // An open question is not repeated.
     let asked_of = |index: usize| rig.asked.iter().filter(|asked| **asked == index).count();
     assert_eq!([asked_of(0), asked_of(1)], [2, 1]);
     rig.run_for(ms(5000));
@@ -143,7 +143,7 @@ fn credentials_are_renewed_before_they_end() {
     assert_eq!(seen(&mut rig, 0), ["next"]);
     assert_eq!((rig.engine.owed_count(id(0)), errors(&rig, 0)), (0, vec![]));
     assert_eq!(rig.engine.stats(rig.now).reconnects(), 0);
-    // The same again changes nothing, and is renewed again.
+    // The same password changes nothing, and is renewed again.
     rig.run_for(RENEWAL);
     answer_all(&mut rig, "next");
     assert!(seen(&mut rig, 0).is_empty(), "AUTH without need");
@@ -166,7 +166,7 @@ fn refused_credentials_are_a_warning_until_accepted() {
     assert_eq!((events(&mut rig).len(), rig.engine.stats(rig.now).masters[0].credentials_failed), (3, 1));
     let health = format!("{:#} {:?}", rig.engine.health(rig.now), rig.engine);
     assert!(!health.contains("early") && !health.contains("101, 97, 114"), "{health}");
-    // The server learns the password later: the same one is sent again.
+    // The server learns the password later, so the same login is sent again.
     rig.masters.iter_mut().for_each(|master| master.password = Some("early".to_owned()));
     rig.run_for(limits::CREDENTIALS_PAUSE_MIN * 2);
     assert_eq!(rig.asked.len(), 3, "no second try");
@@ -182,7 +182,7 @@ fn a_provider_that_fails_at_a_connect_is_an_event() {
     rig.pump();
     answer(&mut rig, 0, Err(sealed()));
     assert_eq!(events(&mut rig), [sealed()]);
-    // Once for each reason in a row.
+    // Reported once for consecutive equal reasons.
     rig.asked.clear();
     rig.run_for(limits::BACKOFF_MAX);
     assert!(rig.asked.contains(&0), "the next connect asks again");
@@ -203,7 +203,7 @@ fn a_provider_that_fails_later_is_a_warning() {
     assert_eq!(errors(&rig, 1), [CredentialsError::NoAnswer { limit: ms(1000) }]);
     assert_eq!(events(&mut rig).len(), 3);
     assert!((0..3).all(|index| state(&rig, index) == MasterState::Ready));
-    // The one that failed is asked again; a late answer counts.
+    // A failed question is repeated; a late answer counts.
     rig.run_for(limits::CREDENTIALS_PAUSE_MIN * 2);
     assert_eq!(rig.asked, [0]);
     answer_all(&mut rig, "pw");
@@ -277,7 +277,7 @@ fn a_login_under_way_is_not_shown() {
     rig.run_for(limits::BACKOFF_MAX);
     let mut shown = String::new();
     for master in 0..3 {
-        // One gets it in its handshake, and one has refused it before.
+        // One master gets the credentials in its handshake, and one has refused them before.
         rig.engine.handle_credentials(rig.now, id(master), Ok(credentials("s3cret")));
         shown += &format!("{:?} ", rig.engine);
     }
@@ -311,12 +311,12 @@ fn credentials_too_late_for_a_connect_serve_the_next() {
     let mut rig = unanswered("pw");
     rig.asked.clear();
     rig.now += ms(1000);
-    // One turn finds both: the answer, and the end of the connect.
+    // One turn finds both the answer and the end of the connection attempt.
     rig.engine.handle_credentials(rig.now, id(0), Ok(credentials("pw")));
     rig.engine.handle_timeout(rig.now);
     rig.run_for(limits::BACKOFF_MAX);
     assert_eq!((rig.asked.len(), state(&rig, 0)), (0, MasterState::Ready));
-    // They serve one attempt.
+    // The credentials serve only one attempt.
     rig.reset_conn(0);
     rig.run_for(limits::BACKOFF_MAX);
     assert_eq!(rig.asked, [0]);
@@ -380,7 +380,7 @@ fn a_refused_login_is_sent_again_after_a_pause() {
     rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
     let mut refused_at = vec![];
     for _ in 0..600 {
-        // The same one, whether it was asked for or not.
+        // The same credentials, whether they were asked for or not.
         answer(&mut rig, 0, Ok(credentials("wrong")));
         if rig.engine.stats(rig.now).masters[0].credentials_failed > refused_at.len() as u64 {
             refused_at.push(rig.now);
@@ -390,7 +390,7 @@ fn a_refused_login_is_sent_again_after_a_pause() {
     let pauses: Vec<_> = refused_at.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!((1..20).contains(&pauses.len()), "{pauses:?}");
     assert!(pauses.iter().all(|pause| *pause >= limits::CREDENTIALS_PAUSE_MIN), "{pauses:?}");
-    // Another one is sent at once.
+    // Other credentials are sent at once.
     rig.masters.iter_mut().for_each(|master| master.password = Some("right".to_owned()));
     answer(&mut rig, 0, Ok(credentials("right")));
     assert_eq!(errors(&rig, 0), []);
@@ -406,7 +406,7 @@ fn no_part_of_a_repeated_password_is_shown() {
         answer(&mut rig, 0, Ok(credentials(password)));
         assert_eq!(errors(&rig, 0), [CredentialsError::Refused { refusal: "WRONGPASS".into() }]);
     }
-    // Another login comes before the answer to this one.
+    // Another login comes before this one is answered.
     let mut rig = connected("pw");
     rig.masters[0].errors.insert("AUTH".to_owned(), "WRONGPASS s3cret is wrong".to_owned());
     rig.stall_replies(0);
@@ -519,7 +519,7 @@ fn a_provider_that_hangs_has_failed_once() {
     assert_eq!(rig.asked, [0, 1, 2], "it is not asked again");
 }
 
-/// Credentials without an end are renewed by nothing else.
+/// Nothing else renews credentials without an end.
 #[test]
 fn a_refused_login_that_comes_again_early_is_repeated() {
     let mut rig = connected("pw");
@@ -536,7 +536,7 @@ fn a_refused_login_that_comes_again_early_is_repeated() {
     assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["early".to_owned()], vec![]));
 }
 
-/// Some pause between two connects lasts longer than the credentials.
+/// Some pause between connection attempts exceeds the credentials' lifetime.
 #[test]
 fn credentials_that_end_between_connects_serve_none() {
     let mut rig = unanswered("pw");
@@ -571,7 +571,7 @@ fn credentials_that_come_between_connects_serve_the_next() {
     assert_eq!((rig.asked.len(), state(&rig, 0)), (0, MasterState::Ready));
 }
 
-/// The server refused the ones before, which would be sent again.
+/// The server refused the earlier credentials, which would be sent again.
 #[test]
 fn other_credentials_are_not_renewed_before_their_time() {
     let mut rig = connected("pw");

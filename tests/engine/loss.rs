@@ -1,4 +1,4 @@
-//! The proof that a lock is lost: masters that cannot hold it are so many that no quorum is left.
+//! Proof of a lock's loss: so many masters cannot hold it that no quorum is left.
 
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::error::{Failure, Vote};
@@ -8,13 +8,13 @@ use redlatch::{ExtendError, Options};
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};
 
-/// A master's data is gone, its process is not.
+/// A master loses its data, while its process runs on.
 fn empty(rig: &mut Rig, index: usize) {
     rig.masters[index].load_keys(Default::default());
 }
 
-/// Another process without data takes its place, and is connected. It takes no key, so that the lock is not
-/// put back.
+/// Another process without data replaces the master, and is connected. It refuses keys, so the lock is not
+/// restored.
 fn restart(rig: &mut Rig, index: usize) {
     rig.reset_conn(index);
     let now = rig.now;
@@ -100,7 +100,7 @@ fn a_renewal_reports_the_kept_locks_loss() {
     assert!(rig.now < begun + ms(10_000) / 3, "reported {:?} after the restart", rig.now - begun);
 }
 
-/// Nobody waits for the second answer any more when it comes.
+/// Nobody waits for the second answer when it comes.
 // I105
 #[test]
 fn an_answer_that_comes_late_proves_a_loss() {
@@ -119,7 +119,7 @@ fn an_answer_that_comes_late_proves_a_loss() {
     assert!(rig.engine.valid_until(lock) <= Some(rig.now), "proven by two of three");
 }
 
-/// It said so, and was lost then.
+/// The master had confirmed the lock before losing it.
 // I105
 #[test]
 fn an_emptied_master_reconnecting_proves_a_loss() {
@@ -136,7 +136,7 @@ fn an_emptied_master_reconnecting_proves_a_loss() {
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))));
 }
 
-/// A lost shorter extension would cut it short.
+/// A lost shorter extension could otherwise shorten the key's time later.
 #[test]
 fn an_extension_is_not_sent_behind_one_lost_with_its_connection() {
     let mut rig = Rig::new(3, defaults);

@@ -1,4 +1,4 @@
-//! The rules that the engine keeps, each on model masters with a virtual clock.
+//! Rules of the engine, each on model masters with a virtual clock.
 
 mod acquire;
 mod bad_input;

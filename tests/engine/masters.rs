@@ -1,4 +1,4 @@
-//! What a master must do to count: handshake, quarantine, silence, one vote.
+//! What makes a master's vote count: handshake, quarantine, answers in time, one vote for each server.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ fn a_late_master_is_skipped_until_it_answers() {
     rig.run_for(ms(1));
     let denial = no_quorum(&mut rig);
     assert_eq!(denial.report.votes[1].1, Vote::Failed(Failure::NoAnswer { limit: ms(50) }));
-    // The next acquire is not sent to the silent ones, and knows its answer at once.
+    // The next acquisition skips the silent masters, and is decided at once.
     rig.acquire("b", 10_000, 0);
     assert_eq!(no_quorum(&mut rig).report.votes[1].1, Vote::Failed(Failure::Silent));
-    // Going on, it carries out SET and release in order, which leaves nothing, and counts again.
+    // The resumed master carries out SET and release in order, which leaves nothing, and counts again.
     rig.resume_master(1);
     assert_eq!((rig.holder_count("a"), rig.engine.owed_count(id(1))), (0, 0));
     rig.acquire("b", 10_000, 0);
@@ -53,7 +53,7 @@ fn a_master_that_is_only_slow_is_not_skipped() {
     rig.stall_replies(0);
     rig.acquire("b", 10_000, 0);
     rig.run_for(ms(30));
-    // It answers an earlier request meanwhile, so it is alive.
+    // It answers an earlier request meanwhile, so it is known to be alive.
     rig.receive(0, b"+OK\r");
     rig.run_for(ms(30));
     no_quorum(&mut rig);
@@ -93,10 +93,9 @@ fn a_restarted_master_waits_for_forgotten_locks() {
     rig.reset_conn(2);
     rig.acquire("a", 10_000, 0);
     let held = granted(&mut rig).token;
-    // Masters 1 and 2 come back and do not take the lock again, so that it is on one of three.
-    // Masters 1 and 2 come back, and do not take the lock again.
+    // Masters 1 and 2 return, and refuse the lock, so that one of three masters has it.
     (1..3).for_each(|index| drop(rig.masters[index].errors.insert("SET".into(), "OOM x".into())));
-    // Master 1 comes back empty; with masters 1 and 2 a rival would have two votes for a lock that is held.
+    // Master 1 returns empty; with masters 1 and 2, a rival would have two votes for a held lock.
     rig.reset_conn(1);
     let restarted = rig.now;
     rig.masters[1].restart("run1b", restarted);
@@ -113,7 +112,7 @@ fn a_restarted_master_waits_for_forgotten_locks() {
     assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
     assert_eq!(rig.holder_count("a"), 1, "what the refused attempt set is released");
     assert_eq!(rig.masters[0].value(rig.now, b"a"), Some(held.as_bytes().as_slice()));
-    // One tick short it does not count, and then it does.
+    // One tick too early it does not count; then it does.
     rig.refuse(2, true);
     rig.reset_conn(2);
     rig.run_for(counted_from - rig.now - Duration::from_nanos(1));
@@ -125,7 +124,7 @@ fn a_restarted_master_waits_for_forgotten_locks() {
     granted(&mut rig);
 }
 
-/// The wait ends at the very moment at which the quarantine does.
+/// The wait ends at the same moment as the quarantine.
 #[test]
 fn ended_quarantine_is_not_reported() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
@@ -145,7 +144,7 @@ fn ended_quarantine_is_not_reported() {
     assert_eq!(denial.report.votes[0].1, Vote::Pending, "{denial}");
 }
 
-/// A master that has only just started.
+/// A master that has just started.
 fn start_late(rig: &mut Rig, index: usize) {
     rig.masters[index].started = rig.now;
 }
@@ -170,7 +169,7 @@ fn a_wait_shorter_than_the_quarantine_fails() {
     let MasterState::Quarantined(left) = state else { panic!("{state:?}") };
     rig.acquire_with("a", Options::new().ttl(ms(1000)).wait(left));
     no_quorum(&mut rig);
-    // A wait that is long enough is worth it, and so is one for a master that may come back in time.
+    // A long enough wait is worth it, also for a master that may return in time.
     rig.acquire("a", 1000, 20_000);
     assert_eq!(rig.outcome(), None);
     rig.run_for(ms(19_000));
@@ -223,7 +222,8 @@ fn earlier_connection_does_not_shorten_a_restart_quarantine() {
 #[test]
 fn reported_uptime_may_be_one_second_too_long() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
-    // Started at the end of a second and asked at the beginning of another, it reports almost a second too
+    // Started at the end of one second and asked at the start of another, it reports almost a second too
+    // much.
     // much.
     rig.run_for(ms(950));
     rig.reset_conn(0);
@@ -374,7 +374,7 @@ fn a_slow_handshake_gives_the_first_attempt_more_time() {
     granted(&mut rig);
 }
 
-/// The third master takes 80 ms, and is needed once the second is gone or where it does not count.
+/// The third master takes 80 ms, and is needed once the second is gone or does not count.
 #[test]
 fn needed_slow_master_gets_its_full_time() {
     for fault in ["silent", "broken", "quarantined"] {
@@ -416,7 +416,7 @@ fn ended_connection_is_not_closed_again() {
     assert_eq!(rig.engine.poll_link(), None);
 }
 
-/// It was silent, so the lock is put there again before its first answer is heard: a refusal.
+/// The master was silent, so it is sent the lock again before its first answer arrives, which is a refusal.
 #[test]
 fn refusing_restarted_master_gets_the_lock_again() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
@@ -436,7 +436,7 @@ fn refusing_restarted_master_gets_the_lock_again() {
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
 }
 
-/// Another process answered after the shorter extension was lost, so that nothing is under way there.
+/// Another process answered after the shorter extension was lost, so nothing is under way there.
 #[test]
 fn an_extension_is_lost_with_one_connection_only() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));

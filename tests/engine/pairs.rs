@@ -1,5 +1,5 @@
-//! Each kind of lock that waits, with each trouble of one master and each way to end: whoever waits gets the
-//! lock in time, and nothing of it stays on any master.
+//! Each kind of waiting lock, with each fault of one master and each end: the waiter gets the lock in time,
+//! and nothing stays on any master.
 
 use std::fmt;
 
@@ -14,29 +14,29 @@ use crate::{defaults, denied, granted, ms};
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Plain,
-    /// With a TTL for which no master grants by itself.
+    /// With a TTL for which masters only ring.
     Long,
     Fenced,
     Shared,
     Fair,
 }
 
-/// What happens to the first master while the lock is waited for.
+/// What happens to the first master during the wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Trouble {
     None,
-    /// It speaks RESP2 only, from the beginning.
+    /// It speaks only RESP2 from the start.
     CannotPark,
-    /// It speaks RESP2 only, from its next connection on.
+    /// It speaks only RESP2 from its next connection on.
     LosesPush,
     Restarts,
     Breaks,
     ForgetsScripts,
-    /// Its answers arrive after a while.
+    /// Its answers are late.
     IsLate,
-    /// It answers again when the lock is over.
+    /// It answers again after the lock's end.
     Stops,
-    /// Its answers arrive when the lock is over.
+    /// Its answers arrive after the lock's end.
     Stalls,
 }
 
@@ -48,7 +48,7 @@ enum Ending {
     Left,
     /// The wait ends before the lock is free.
     Late,
-    /// The caller goes before the lock is free.
+    /// The caller leaves before the lock is free.
     Gone,
     Drained,
 }
@@ -117,7 +117,7 @@ impl Case {
 
     fn run(&mut self) {
         let lock = self.rig.acquire_with("a", self.options());
-        // Behind the first look at what masters say, so that a second round runs.
+        // After the first check of what masters report, so that a second round runs.
         self.rig.run_for(ms(1_200));
         self.trouble();
         self.rig.run_for(ms(1_500));
@@ -128,15 +128,15 @@ impl Case {
         assert_eq!(self.parked()[1..], [1; 4], "{self}");
         let stands_at_first = match self.trouble {
             Trouble::None | Trouble::Breaks | Trouble::ForgetsScripts | Trouble::IsLate => Some(1),
-            // One that may have forgotten locks is in quarantine.
+            // A master that may have forgotten locks is in quarantine.
             Trouble::CannotPark | Trouble::LosesPush | Trouble::Restarts => Some(0),
-            // Its queue is out of reach.
+            // The test cannot reach its queue.
             Trouble::Stops | Trouble::Stalls => None,
         };
         if let Some(count) = stands_at_first {
             assert_eq!(self.parked()[0], count, "{self}");
         }
-        // Two masters are no quorum, but the waiter has a part of the lock before it ends.
+        // Two masters are no quorum, but give the waiter a part of the lock.
         free(&mut self.rig, 0);
         free(&mut self.rig, 1);
         self.rig.run_for(ms(4_000));
@@ -181,7 +181,8 @@ impl Case {
         }
     }
 
-    /// The other client releases the rest. The waiter gets the lock, and ends it as the case says.
+    /// The other client releases the remaining masters. The waiter gets the lock, and ends it as the case
+    /// requires.
     fn hold(&mut self, lock: OpId) {
         (2..5).for_each(|index| free(&mut self.rig, index));
         self.rig.run_for(ms(1_000));
@@ -207,12 +208,12 @@ impl Case {
         }
     }
 
-    /// Masters that have the key.
+    /// Masters with the key.
     fn taken(&self) -> Vec<usize> {
         (0..5).filter(|index| self.rig.masters[*index].is_taken(self.rig.now, KEY)).collect()
     }
 
-    /// Waiters in the queue of each master.
+    /// Number of waiters in each master's queue.
     fn parked(&self) -> Vec<usize> {
         self.rig.masters.iter().map(|master| master.parked(self.rig.now, KEY).len()).collect()
     }
@@ -223,7 +224,7 @@ impl Case {
         if self.ending == Ending::Left {
             self.rig.run_for(self.options().ttl.expect("set"));
         }
-        // A waiter that still stood in a queue would get the lock now.
+        // A waiter left in a queue would now get the lock.
         for index in 0..5 {
             let has_other = self.rig.masters[index].value(self.rig.now, KEY) == Some(OTHER);
             if has_other {
@@ -231,7 +232,7 @@ impl Case {
             }
         }
         self.rig.run_for(ms(10));
-        // A master that does not answer is released when it goes on.
+        // A master that does not answer is released when it resumes.
         let is_late = matches!(self.trouble, Trouble::Stops | Trouble::Stalls);
         let taken = self.taken();
         assert!(taken.iter().all(|index| is_late && *index == 0), "{self}: masters {taken:?} keep it");
@@ -239,7 +240,7 @@ impl Case {
         self.rig.end_stall(0);
         self.rig.run_for(ms(2_000));
         assert_eq!(self.taken(), [0; 0], "{self}: masters keep it");
-        // What broke with a connection may arrive until no attempt of the lock can last.
+        // Bytes of a broken connection may arrive until no attempt for the lock can be alive.
         self.rig.run_for(limits::STAY + self.options().ttl.expect("set"));
         assert_eq!((self.taken(), self.parked()), (vec![], vec![0; 5]), "{self}");
         let counts = (self.rig.engine.operation_count(), self.rig.engine.claim_count());

@@ -1,4 +1,4 @@
-//! Attempts that wait in the masters' queues: their rounds, votes and rings, and how they end.
+//! Attempts that wait in the masters' queues: rounds, votes, rings, and ends.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::rig::Rig;
 use crate::{defaults, denied, granted, ms};
 
 pub(crate) const KEY: &[u8] = b"a";
-/// A value of another client, with a label.
+/// Another client's value, with a label.
 pub(crate) const OTHER: &[u8] = b"another-clients-tok!\tworker";
-/// The place of another client at a model master.
+/// Another client's connection number at a model master.
 const OTHER_CONN: usize = 1000;
 
-/// Masters on which another client has the lock for a minute.
+/// Masters on which another client holds the lock for a minute.
 fn rig_with_other(count: usize) -> Rig {
     with_other(Rig::new(count, defaults))
 }
@@ -32,7 +32,7 @@ fn waiting() -> Options {
     Options::new().ttl(ms(10_000)).wait(ms(60_000))
 }
 
-/// The other client releases the lock on a master, which serves. What it says is not yet heard.
+/// The other client releases the lock on a master, which serves a waiter. The message is not yet read.
 pub(crate) fn free(rig: &mut Rig, index: usize) {
     let (now, master) = (rig.now, &mut rig.masters[index]);
     master.carry_out_over(OTHER_CONN, now, &[b"DEL", KEY], &mut Vec::new());
@@ -50,16 +50,16 @@ fn forget_logs(rig: &mut Rig) {
     rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
 }
 
-/// The scripts that a master was sent since the last call.
+/// Scripts sent to a master since the last call.
 fn scripts(rig: &mut Rig, index: usize) -> Vec<&'static str> {
     let log = std::mem::take(&mut rig.masters[index].log);
-    // A new connection tries one on another key.
+    // A new connection tests a script on another key.
     let by_digest = log.iter().filter(|words| words[0] == b"EVALSHA" && words[3].ends_with(KEY));
     let name = |sha: &[u8]| SCRIPTS.iter().find(|script| script.sha.as_bytes() == sha).map(|it| it.name);
     by_digest.filter_map(|words| name(&words[1])).collect()
 }
 
-/// The vote of the only waiter.
+/// Vote of the only waiter.
 fn vote(rig: &Rig) -> Vec<u8> {
     let parked = rig.masters[0].parked(rig.now, KEY);
     assert_eq!(parked.len(), 1);
@@ -77,7 +77,7 @@ fn say_at(rig: &mut Rig, index: usize, payload: &[u8]) {
     rig.receive(index, &[head.as_bytes(), payload, b"\r\n"].concat());
 }
 
-/// Says the votes that a stranger would guess.
+/// Sends the votes that a stranger would guess.
 fn say_guesses(rig: &mut Rig) {
     for (index, generation) in (0..4_u32).flat_map(|index| (0..4_u32).map(move |it| (index, it))) {
         for [first, second] in [[index, generation], [generation, index]] {
@@ -156,7 +156,7 @@ fn a_vote_of_a_connection_that_broke_is_void() {
     free(&mut rig, 1);
     rig.pump();
     assert_eq!(rig.outcome(), None, "one vote stands");
-    // Its next round asks the master again, and ends the token there.
+    // The next round asks the master again, and ends the token there.
     rig.refuse(0, false);
     rig.run_for(ms(3000));
     assert!(granted(&mut rig).granted.count() >= 2);
@@ -191,11 +191,11 @@ fn a_message_of_an_earlier_round_changes_nothing() {
     rig.run_for(ms(5));
     assert_eq!((rig.outcome(), vote(&rig)), (None, current.clone()));
     assert!(!scripts(&mut rig, 0).contains(&"park"));
-    // A ring of its own begins a round.
+    // A ring with the right vote begins a round.
     say(&mut rig, &[&current[..], b"r"].concat());
     rig.run_for(ms(1));
     assert_ne!(vote(&rig), current);
-    // The caller goes, and with it all of its attempts.
+    // The caller leaves, and with it all its attempts.
     let current = vote(&rig);
     rig.release(lock, false);
     say(&mut rig, &current);
@@ -204,7 +204,7 @@ fn a_message_of_an_earlier_round_changes_nothing() {
     check_nothing_left(&mut rig);
 }
 
-/// No master sends them: votes are the places of claims, so a stranger could guess them.
+/// No master sends such messages. Votes are places of claims, so a stranger could guess them.
 // I109
 #[test]
 fn messages_for_a_lock_that_never_waited_change_nothing() {
@@ -217,7 +217,7 @@ fn messages_for_a_lock_that_never_waited_change_nothing() {
     check_nothing_left(&mut rig);
 }
 
-/// Its place has the memory of one that waited.
+/// The claim reuses the memory of a claim that waited.
 // I109
 #[test]
 fn messages_for_a_lock_that_was_left_change_nothing() {
@@ -249,7 +249,7 @@ fn a_long_ttl_is_rung_and_asks_again() {
 #[test]
 fn a_quorum_of_rings_begins_the_next_round_at_once() {
     let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(200))));
-    // Its masters are 30 ms away.
+    // The masters are 30 ms away.
     (0..3).for_each(|index| rig.stall_replies(index));
     let other = rig.acquire("b", 10_000, 0);
     rig.run_for(ms(30));
@@ -351,7 +351,7 @@ fn a_stale_token_is_followed_by_a_larger_one() {
     assert!((1..=3).contains(&parks), "{parks} rounds");
 }
 
-/// Such a master gets each round as an attempt that waits for nothing.
+/// Such a master gets each round as an ordinary attempt.
 #[test]
 fn a_token_follows_the_fence_of_a_master_that_cannot_park() {
     let mut rig = Rig::unconnected(5, defaults);
@@ -397,7 +397,7 @@ fn a_reader_stands_behind_a_waiting_writer() {
     rig.run_for(ms(1));
     rig.acquire_with("a", waiting().wait(Duration::ZERO).shared());
     assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
-    // Readers that keep coming do not starve it.
+    // Readers that keep coming do not starve the waiter.
     let last = rig.acquire_with("a", waiting().shared());
     rig.run_for(ms(5));
     rig.release(first, false);
@@ -406,8 +406,8 @@ fn a_reader_stands_behind_a_waiting_writer() {
     assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(last));
 }
 
-/// A park replaces the token before it. If the lock is left before its park is answered, that token is
-/// released by itself.
+/// A park replaces the last token. If the lock is left before the park is answered, that token needs a
+/// separate release.
 #[test]
 fn a_lock_that_is_left_leaves_no_earlier_token() {
     let mut rig = rig_with_other(3);
@@ -444,7 +444,7 @@ fn cancelled_caller_leaves_no_entry() {
     let mut rig = rig_with_other(3);
     let lock = rig.acquire_with("a", waiting());
     rig.run_for(ms(1200));
-    // A part of the lock goes with it.
+    // A part of the lock is given back with it.
     free(&mut rig, 0);
     rig.pump();
     rig.release(lock, false);
@@ -471,7 +471,7 @@ fn a_drain_ends_what_is_parked() {
 fn a_hand_over_takes_the_entry_of_the_old_token_away() {
     let mut rig = rig_with_other(3);
     let first = rig.acquire_with("a", waiting());
-    // The third still has it, and the entry.
+    // The third master still has the key and the entry.
     free(&mut rig, 0);
     free(&mut rig, 1);
     rig.pump();
@@ -504,7 +504,7 @@ fn a_lock_that_was_held_for_a_while_is_released_by_a_script() {
     }
 }
 
-/// Long holds of other locks, which serve their own queues, do not count.
+/// Long holds of other locks serve only their own queues.
 #[test]
 fn each_64th_short_hold_serves_the_queue() {
     let mut rig = Rig::unconnected(1, defaults);
@@ -555,7 +555,7 @@ fn a_master_that_was_busy_in_its_handshake_parks() {
     assert_eq!(rig.masters[0].parked(rig.now, KEY).len(), 1);
 }
 
-/// Between two short holds the lock is free for a round trip, in which only its last holder asks.
+/// Between two short holds, the lock is free for a round trip, in which only its last holder asks.
 #[test]
 fn repeated_short_holds_still_serve_a_waiter() {
     let mut rig = Rig::new(3, defaults);
@@ -572,7 +572,7 @@ fn repeated_short_holds_still_serve_a_waiter() {
     }
 }
 
-/// What a lock that the other client gives up before long costs: the commands that a master is sent.
+/// Commands to one master for a lock that the other client soon releases.
 fn contended_pair(rig: &mut Rig, options: Options) -> Vec<String> {
     forget_logs(rig);
     let until = rig.now + ms(60_000);
@@ -585,7 +585,7 @@ fn contended_pair(rig: &mut Rig, options: Options) -> Vec<String> {
     commands(rig)
 }
 
-/// What a lock costs that nobody else wants.
+/// Commands to one master for an uncontended lock.
 fn free_pair(rig: &mut Rig, options: Options) -> Vec<String> {
     forget_logs(rig);
     let lock = rig.acquire_with("a", options);
@@ -594,7 +594,7 @@ fn free_pair(rig: &mut Rig, options: Options) -> Vec<String> {
     commands(rig)
 }
 
-/// The commands that a master was sent for the lock: scripts by their names.
+/// Commands to a master for the lock, with scripts by name.
 fn commands(rig: &mut Rig) -> Vec<String> {
     let log = std::mem::take(&mut rig.masters[0].log);
     let of_lock = log.iter().filter(|words| words.iter().any(|word| word.ends_with(KEY)));
@@ -621,7 +621,7 @@ fn a_waiter_of_a_contended_lock_parks_at_once() {
         assert_eq!(contended_pair(&mut rig, waiting()), BY_PARK);
         rig.run_for(ms(50));
     }
-    // Another name is not.
+    // Another name is not contended.
     forget_logs(&mut rig);
     rig.acquire_with("b", waiting());
     granted(&mut rig);
@@ -661,7 +661,7 @@ fn a_limited_number_of_attempts_begins_with_a_set() {
     assert_eq!(free_pair(&mut rig, Options::new().ttl(ms(10_000)).wait(Duration::ZERO)), BY_SET);
 }
 
-/// A minority that was given back too often is left alone, until something changes elsewhere.
+/// A minority that was given back too often is left alone until something changes elsewhere.
 #[test]
 fn a_ring_asks_masters_set_aside_again() {
     let mut rig = Rig::new(3, defaults);

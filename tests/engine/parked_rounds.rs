@@ -1,4 +1,4 @@
-//! Rounds of a parked attempt beside a master that is silent, that refuses, or that takes long.
+//! Rounds of a parked attempt while a master is silent, refuses, or is slow.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use crate::parked::{KEY, OTHER, free, with_other};
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};
 
-/// The shortest pause after which a part of a lock is given back.
+/// Shortest pause before a part of a lock is given back.
 const PART_TIME_MIN: Duration = ms(20);
 
 fn fair() -> Options {
     Options::new().ttl(ms(10_000)).wait(ms(60_000)).fair()
 }
 
-/// The value of the lock on a master.
+/// The lock's value on a master.
 fn value(rig: &Rig, index: usize) -> Option<Vec<u8>> {
     rig.masters[index].value(rig.now, KEY).map(<[u8]>::to_vec)
 }
 
-/// No master serves: the key has gone by itself.
+/// No master serves, because the key expired.
 #[test]
 fn the_first_waiter_looks_beside_a_silent_master() {
     let mut rig = with_other(Rig::new(3, defaults));
@@ -39,7 +39,7 @@ fn the_first_waiter_looks_beside_a_silent_master() {
     granted(&mut rig);
 }
 
-/// The answers are missed after at most 500 ms, and the next round of its own comes after 750 ms.
+/// The answers count as missed after at most 500 ms. The next regular round comes after 750 ms.
 #[test]
 fn a_part_is_given_back_beside_a_silent_master() {
     let mut rig = Rig::new(3, defaults);
@@ -64,7 +64,7 @@ fn minority_grants_are_kept_briefly() {
     assert_ne!(value(&rig, 0), part);
 }
 
-/// With a master that failed, both of the others are needed.
+/// With one failed master, both others are needed.
 #[test]
 fn denial_counts_both_remaining_masters() {
     let mut rig = Rig::new(3, defaults);
@@ -91,7 +91,7 @@ fn master_without_time_command_gets_no_park() {
     assert_eq!(queues, [0, 1, 1]);
 }
 
-/// Two masters disconnect after half of the wait of 1.4 s.
+/// Two masters disconnect halfway through the wait of 1.4 s.
 #[test]
 fn parked_time_does_not_lengthen_the_retry_pause() {
     let mut rig = with_other(Rig::new(3, defaults));
@@ -105,7 +105,7 @@ fn parked_time_does_not_lengthen_the_retry_pause() {
     assert_eq!(rig.outcome(), None, "there is time for another attempt");
 }
 
-/// It answers when an entry of that time is served no more.
+/// The master answers when an entry of that age is no longer served.
 #[test]
 fn late_park_refusal_restores_the_key() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
@@ -119,7 +119,7 @@ fn late_park_refusal_restores_the_key() {
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
 }
 
-/// Its answer to the round before was lost with the connection.
+/// The last round's answer was lost with the connection.
 #[test]
 fn reconnected_master_gets_the_pending_park() {
     let mut rig = with_other(Rig::new(3, defaults));
@@ -135,7 +135,8 @@ fn reconnected_master_gets_the_pending_park() {
     granted(&mut rig);
 }
 
-/// It is sent the running round 102 ms before its quarantine ends. Fences of that time it may have forgotten.
+/// The master gets the running round 102 ms before its quarantine ends, and may have forgotten fences of that
+/// time.
 #[test]
 fn fenced_vote_from_quarantine_never_counts() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)).connect_timeout(ms(60_000)));
@@ -168,7 +169,7 @@ fn released_park_of_unknown_script_is_undone() {
     rig.stall_replies(2);
     let lock = rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(60_000)));
     rig.run_for(ms(5));
-    // The park is void by the time at which the master asks for the script.
+    // The park is void when the master asks for the script.
     rig.masters[2].errors.clear();
     rig.release(lock, false);
     assert!(value(&rig, 2).is_some());
@@ -191,7 +192,7 @@ fn silent_master_gets_the_park_when_it_answers() {
     assert_eq!(rig.masters[2].parked(rig.now, KEY).len(), 1);
 }
 
-/// Another master disconnects then, so that only its answer can make a quorum.
+/// Another master disconnects then, so that only this one's answer can make a quorum.
 #[test]
 fn silent_master_counts_as_asked_once_it_answers() {
     let mut rig = Rig::new(3, defaults);
@@ -212,8 +213,8 @@ fn silent_master_counts_as_asked_once_it_answers() {
     assert!(!sent.contains(&"SET".to_owned()), "the round goes on: {sent:?}");
 }
 
-/// The answer to the round before comes late, and leaves no room for the running one: for its park, or for an
-/// attempt where the master parks no more.
+/// The last round's answer comes late. There is no room for the running round: for its park, or for an
+/// attempt if the master no longer parks.
 #[test]
 fn a_round_without_room_has_failed() {
     for refusal in ["BUSY x", "NOPERM x"] {
@@ -237,20 +238,20 @@ fn a_round_without_room_has_failed() {
     }
 }
 
-/// The scripts of this name that a master was sent.
+/// How often a master was sent this script.
 fn script_count(rig: &Rig, index: usize, name: &str) -> usize {
     let sha = digest(name);
     rig.masters[index].log.iter().filter(|words| words.get(1).is_some_and(|it| it == sha.as_bytes())).count()
 }
 
-/// Lets time pass until a master has been sent so many parks.
+/// Lets time pass until a master was sent this many parks.
 fn run_to_park(rig: &mut Rig, index: usize, count: usize) {
     while script_count(rig, index, "park") < count {
         rig.run_for(ms(1));
     }
 }
 
-/// Two of three masters have a lock of another client, so that the waiter has a part of it on the third.
+/// Another client holds two of three masters, so the waiter has a part of the lock on the third.
 fn with_part(mut rig: Rig) -> Rig {
     let until = rig.now + ms(60_000);
     rig.masters[..2].iter_mut().for_each(|master| master.put(KEY, OTHER, Some(until)));
@@ -258,7 +259,7 @@ fn with_part(mut rig: Rig) -> Rig {
     rig
 }
 
-/// Without the release its own key would refuse the attempt.
+/// Without the release, the client's own key would refuse the attempt.
 #[test]
 fn polling_attempt_first_releases_its_earlier_token() {
     let mut rig = Rig::unconnected(3, |builder| builder.answer_timeout(ms(4000)));
@@ -280,7 +281,8 @@ fn a_part_ends_at_once_where_its_master_is_set_aside() {
     assert_eq!((value(&rig, 2), script_count(&rig, 2, "park")), (None, 3));
 }
 
-/// A master grants a waiter that left another one alone: by a message, or by the answer to the next round.
+/// A master grants the lock to a waiter that had set another master aside: by a message, or by answering the
+/// next round.
 #[test]
 fn a_grant_asks_masters_set_aside_again() {
     for is_served in [true, false] {
@@ -288,7 +290,7 @@ fn a_grant_asks_masters_set_aside_again() {
         rig.run_for(ms(1500));
         assert_eq!(value(&rig, 2), None, "it is set aside");
         let count = script_count(&rig, 0, "park");
-        // The round that the grant began, or the one behind the round that has it.
+        // The round that the grant began, or the one that follows it.
         if is_served {
             free(&mut rig, 0);
             run_to_park(&mut rig, 0, count + 1);
@@ -328,7 +330,7 @@ fn swap_beside_an_entry_sends_unknown_script_whole() {
     assert_eq!(rig.masters[0].take_log(), ["EVALSHA", "EVAL"]);
 }
 
-/// It cannot park, and its refusal comes after the time for answers.
+/// The master cannot park, and its refusal comes after the answer limit.
 #[test]
 fn late_refusal_is_no_failure() {
     let mut rig = Rig::unconnected(3, defaults);
@@ -368,7 +370,7 @@ fn resent_entry_is_tracked_from_its_last_send() {
     }
 }
 
-/// The first waiter leaves its lock before a master has answered the round that it has it by.
+/// The first waiter gives up its lock before a master has answered the round that granted it.
 #[test]
 fn the_rounds_of_the_next_waiter_replace_their_own_tokens() {
     let mut rig = with_other(Rig::new(3, defaults));
@@ -387,7 +389,7 @@ fn the_rounds_of_the_next_waiter_replace_their_own_tokens() {
     assert_eq!(rig.engine.claim_count(), 1, "tokens of earlier rounds are left");
 }
 
-/// Its round is over, as another one runs or as the caller has gone.
+/// The answer's round is over, because another one runs or the caller has left.
 #[test]
 fn a_late_answer_to_a_park_is_counted() {
     for is_refused in [true, false] {
@@ -407,7 +409,7 @@ fn a_late_answer_to_a_park_is_counted() {
             if goes {
                 rig.release(lock, false);
             }
-            // The next round is answered behind it.
+            // The next round is answered after it.
             rig.stop_master(0);
             rig.end_stall(0);
             let (refused, granted) = (u64::from(is_refused), u64::from(!is_refused));
@@ -417,7 +419,7 @@ fn a_late_answer_to_a_park_is_counted() {
     }
 }
 
-/// An entry stays for 3 s, and its key lives for 10 s, both with the drift allowance.
+/// An entry stays for 3 s, and its key lives for 10 s, both plus the drift allowance.
 #[test]
 fn late_park_is_tracked_longer() {
     let mut rig = with_other(Rig::new(3, defaults));
@@ -426,7 +428,7 @@ fn late_park_is_tracked_longer() {
     let lock = rig.acquire_with("a", fair());
     run_to_park(&mut rig, 1, 2);
     let begun = rig.now;
-    // The answer to the first round, behind which the second one is sent.
+    // The answer to the first round, after which the second one is sent.
     rig.run_for(ms(500));
     rig.end_stall(0);
     assert_eq!(script_count(&rig, 0, "park"), 2);
@@ -440,7 +442,7 @@ fn late_park_is_tracked_longer() {
     assert_eq!(rig.engine.claim_count(), 0);
 }
 
-/// The park is to replace that token, and its answer is still to come.
+/// The park replaces that token, and its answer is missing.
 #[test]
 fn replaced_token_is_not_released_again() {
     let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(100))));
@@ -452,7 +454,7 @@ fn replaced_token_is_not_released_again() {
     assert_eq!((script_count(&rig, 0, "park"), script_count(&rig, 0, "unpark")), (2, 0));
 }
 
-/// Its answer comes after the time for answers, and another master fails right behind it.
+/// The answer comes after the answer limit, and another master fails right after it.
 #[test]
 fn late_waiting_reply_is_no_failure() {
     let mut rig = with_other(Rig::new(3, defaults));
@@ -469,7 +471,7 @@ fn late_waiting_reply_is_no_failure() {
     assert!(!sent.contains(&"SET".to_owned()), "the round goes on: {sent:?}");
 }
 
-/// Its claim has the memory of one that was parked.
+/// The claim reuses the memory of a parked claim.
 #[test]
 fn lock_after_a_parked_one_is_released_normally() {
     let mut rig = with_other(Rig::new(1, defaults));

@@ -1,4 +1,4 @@
-//! Looking at a lock and deleting it by force: one round trip, a deadline, and no part in any vote.
+//! Inspection and forced deletion: one round trip, a deadline, and no effect on any vote.
 
 use std::time::Duration;
 
@@ -82,12 +82,12 @@ fn an_inspection_ends_with_each_masters_reason() {
     assert!(matches!(failure(2), Failure::Replied(text) if text.starts_with("WRONGTYPE")));
     assert_eq!(failure(3), &Failure::NoAnswer { limit: ms(50) });
     assert_eq!(failure(4), &Failure::ConnectionLost);
-    // What comes late finds nobody, and leaves the order of replies as it is.
+    // A late reply finds no operation, and keeps the order of replies.
     rig.resume_master(3);
     assert_eq!((rig.outcome(), rig.engine.owed_count(id(3))), (None, 0));
 }
 
-/// Readers have a key that holds no text.
+/// The readers' key holds no text.
 #[test]
 fn an_inspection_says_why_readers_are_not_counted() {
     let mut rig = Rig::new(1, defaults);
@@ -134,7 +134,7 @@ fn inspected_value_is_truncated() {
 fn an_answer_to_an_inspection_is_no_vote() {
     let mut rig = Rig::new(3, defaults);
     (0..3).for_each(|index| rig.stall_replies(index));
-    // The slot of a look that was cancelled has a lock in it when the answers come.
+    // A cancelled inspection's slot has a lock in it when the answers come.
     let look = inspect(&mut rig, "a");
     rig.release(look, false);
     rig.acquire("a", 10_000, 0);
@@ -144,7 +144,7 @@ fn an_answer_to_an_inspection_is_no_vote() {
     assert!((0..3).all(|index| rig.engine.owed_count(id(index)) == 0));
 }
 
-/// A look is cancelled. The next lock in its slot asks the masters, too.
+/// An inspection is cancelled. The next lock in its slot must ask the masters, too.
 #[test]
 fn lock_reuses_no_answer_of_a_cancelled_inspection() {
     let mut rig = Rig::new(3, defaults);
@@ -220,7 +220,7 @@ fn an_extension_reveals_a_forced_unlock() {
     rig.run_for(ms(50));
     let is_reported = |rig: &mut Rig| matches!(rig.outcome(), Some(Outcome::Extend(Err(_))));
     assert!(is_reported(&mut rig));
-    // Nor do its own masters have it put back, whatever answers come in which order.
+    // Its own masters do not restore the lock either, in whatever order the answers come.
     assert_eq!((rig.holder_count("a"), rig.masters[2].value(rig.now, b"a").is_some()), (1, true));
     rig.extend(lock, 10_000);
     rig.run_for(ms(50));
@@ -321,7 +321,7 @@ fn looked(rig: &mut Rig) -> SlotLook {
     }
 }
 
-/// Somebody has these slots on this master.
+/// Another client holds these slots on this master.
 fn take_slots(rig: &mut Rig, master: usize, slots: impl IntoIterator<Item = u32>) {
     for slot in slots {
         rig.masters[master].put(&slot_name(b"pool", slot), b"other", None);
@@ -341,7 +341,7 @@ fn look_finds_slots_free_on_a_quorum() {
     assert_eq!(rig.masters[0].take_log(), ["EVAL"]);
     rig.resume_master(2);
     assert_eq!((rig.outcome(), rig.engine.owed_count(id(2))), (None, 0));
-    // No slot is free on two of the first that answer: the third is waited for.
+    // No slot is free on two of the first masters that answer, so the search waits for the third.
     take_slots(&mut rig, 0, [3]);
     rig.stop_master(2);
     look(&mut rig, 4, 0);
@@ -366,7 +366,8 @@ fn a_look_ends_without_a_quorum() {
     assert!(shown[0].contains("NoAnswer") && shown[1].contains("NOPERM x"), "{shown:?}");
 }
 
-/// Each of three masters knows another holder. Two more may agree with one of them, one more changes nothing.
+/// Each of three masters reports another holder. Two more may agree with one of them; one more changes
+/// nothing.
 #[test]
 fn a_look_ends_with_a_connection_that_it_needs() {
     let mut rig = Rig::new(5, defaults);

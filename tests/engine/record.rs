@@ -1,4 +1,4 @@
-//! The record of a fleet: who writes it, what is compared, and what a damaged or foreign one changes.
+//! A fleet's record: who writes it, what is compared, and the effects of a damaged or foreign record.
 
 use redlatch::status::{FleetDifference, MasterState, Unusable, Warning};
 use redlatch::{ConfigBuilder, Event, Quarantine, limits};
@@ -18,13 +18,13 @@ fn observed(builder: ConfigBuilder) -> ConfigBuilder {
     prefixed(builder).on_event(|_| unreachable!("an engine does not call it"))
 }
 
-/// The records of all masters.
+/// Records of all masters.
 fn records(rig: &Rig) -> Vec<Option<String>> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("ASCII");
     rig.masters.iter().map(|master| master.value(rig.now, RECORD).map(text)).collect()
 }
 
-/// The differences that the masters' warnings name.
+/// Differences that the masters' warnings name.
 fn differences(rig: &Rig) -> Vec<Option<FleetDifference>> {
     let difference = |warning| match warning {
         Warning::FleetDiffers { difference } => Some(difference),
@@ -49,7 +49,7 @@ fn has_lock(rig: &mut Rig) -> bool {
     true
 }
 
-/// A second client of the same masters, at the same time; they come back with [`give_back`].
+/// A second client of the same masters, at the same time. [`give_back`] returns the masters.
 fn second(
     rig: &mut Rig,
     urls: &[&str],
@@ -65,7 +65,7 @@ fn second(
     second
 }
 
-/// The answer of each master allows the write to all of them, of which some are already on their way.
+/// Each master's answer allows a write to all masters, and some writes are already under way.
 #[test]
 fn each_absent_record_is_written_once() {
     let rig = Rig::new(5, prefixed);
@@ -129,7 +129,7 @@ fn a_second_maximum_ttl_is_noticed_at_once() {
     assert_eq!(stats(&second).masters.iter().map(|it| it.fleet_differences).collect::<Vec<_>>(), [1, 1, 1]);
     assert_eq!(records(&second), before, "nothing is overwritten");
     assert!(has_lock(&mut second), "exclusion and ordinary use go on");
-    // A reconnect that finds the same reports it no more.
+    // A reconnect that finds the same difference reports nothing.
     second.reset_conn(0);
     second.run_for(limits::BACKOFF_MAX);
     assert_eq!(stats(&second).masters[0].fleet_differences, 1);
@@ -150,7 +150,7 @@ fn another_drift_and_count_are_noticed() {
 #[test]
 fn two_lists_that_share_a_master_are_noticed() {
     let mut rig = Rig::new(3, prefixed);
-    // The master in the middle is theirs; the others are new.
+    // The middle master belongs to the other fleet; the others are new.
     let mut second =
         Rig::with_urls(["redis://m8", "redis://m1", "redis://m9"].map(str::to_owned).to_vec(), prefixed);
     second.masters[0].run_id = "other8".to_owned();
@@ -191,7 +191,7 @@ fn a_master_may_change_its_address() {
     assert_eq!(differences(&second), vec![None; 3]);
 }
 
-/// This version cannot compare a record of a later one.
+/// This version cannot compare a later version's record.
 #[test]
 fn nothing_is_written_beside_a_record_of_a_later_version() {
     let mut rig = Rig::unconnected(3, prefixed);
@@ -217,7 +217,7 @@ fn no_part_of_a_list_is_written() {
     assert_eq!((records(&one), differences(&one)), (written, vec![None; 3]));
 }
 
-/// The first client with the masters of the second.
+/// The first client with the second client's masters.
 fn second_back(mut one: Rig, mut other: Rig) -> Rig {
     std::mem::swap(&mut one.masters, &mut other.masters);
     one
@@ -227,7 +227,7 @@ fn second_back(mut one: Rig, mut other: Rig) -> Rig {
 #[test]
 fn no_record_is_written_before_all_masters_count() {
     let mut rig = Rig::unconnected(3, prefixed);
-    // Two restarted, one of them later.
+    // Two masters restarted, one of them later.
     let now = rig.now;
     rig.masters[1].restart("one", now);
     rig.masters[2].restart("two", now + ms(2_000));
@@ -244,7 +244,7 @@ fn no_record_is_written_before_all_masters_count() {
     assert!(records(&rig).iter().all(Option::is_some));
 }
 
-/// The settings of a fleet, declared by an operator on these masters of the rig.
+/// Puts a declared record with these settings on these masters.
 fn put_declared(rig: &mut Rig, masters: &[usize], from: &str, to: &str) {
     for master in masters {
         let record = records(rig)[*master].clone().expect("written");
@@ -266,7 +266,7 @@ fn declared_longer_ttl_lengthens_each_quarantine() {
     let urls = ["redis://m0", "redis://m1", "redis://m2"];
     let mut rig = Rig::new(3, prefixed);
     put_declared(&mut rig, &[0, 1, 2], "", "");
-    // Two of them forgot the record and all locks.
+    // Two masters lost the record and all locks.
     let now = rig.now;
     (1..3).for_each(|master| rig.masters[master].restart(&format!("again{master}"), now));
     rig.now += ms(2000);
@@ -281,7 +281,7 @@ fn declared_longer_ttl_lengthens_each_quarantine() {
     assert_eq!([1, 2].map(|it| quarantine(&other, it)), [None; 2], "nobody says otherwise yet");
     other.resume_master(0);
     other.pump();
-    // The larger of both: 10 s and 1 %. An uptime of 2 s is one of 1 s or more.
+    // The larger value of each setting: 10 s and 1 %. An uptime of 2 s may be only 1 s.
     assert_eq!([1, 2].map(|it| quarantine(&other, it)), [Some(ms(9102)); 2]);
     assert_eq!(quarantine(&other, 0), None);
     other.acquire("a", 500, 0);
@@ -313,7 +313,7 @@ fn record_is_read_again_once_a_minute() {
     rig.run_for(ms(60_000));
     let difference = FleetDifference::MaxTtl { recorded: ms(100_000), ours: ms(10_000) };
     assert_eq!(differences(&rig)[0], Some(difference));
-    // It is counted from the first sight of the process, and not from now.
+    // Counted from the first sight of the process, not from now.
     let left = quarantine(&rig, 2).expect("locks of 100 s may be forgotten");
     assert!(left < ms(40_000), "{left:?}");
     put_declared(&mut rig, &[0], "max_ttl_ms=100000", "max_ttl_ms=10000");
@@ -321,7 +321,7 @@ fn record_is_read_again_once_a_minute() {
     assert_eq!((differences(&rig), quarantine(&rig, 2)), (vec![None; 3], None));
 }
 
-/// A long script may run there when it is asked.
+/// A long script may run on the master when it is asked.
 #[test]
 fn record_that_is_not_answered_is_kept() {
     let mut rig = Rig::new(3, prefixed);
@@ -352,7 +352,7 @@ fn record_is_read_later_where_it_had_no_room() {
     assert!(differences(&rig)[0].is_some());
 }
 
-/// The others were declared anew less than a minute ago.
+/// The other masters were declared anew less than a minute ago.
 // I33
 #[test]
 fn restarted_master_has_the_other_records_read() {
@@ -365,7 +365,7 @@ fn restarted_master_has_the_other_records_read() {
     assert!(quarantine(&rig, 1).is_some_and(|left| left > ms(15_000)));
 }
 
-/// It knows the others by their labels alone.
+/// The client knows the other masters only by their labels.
 // I31
 #[test]
 fn client_behind_a_port_keeps_labels_and_addresses() {
@@ -450,7 +450,7 @@ fn a_record_that_was_corrected_ends_the_warning() {
     assert!(record.contains("max_ttl_ms=9000"), "{record}");
 }
 
-/// Declares the record that is there.
+/// Declares each existing record.
 fn declare(rig: &mut Rig) {
     for (index, record) in records(rig).into_iter().enumerate() {
         let declared = record.expect("written").replace("observed", "declared");
@@ -483,7 +483,7 @@ fn strict_mode_refuses_settings_that_are_declared_while_it_looks() {
     let mut rig = Rig::new(3, |builder| prefixed(builder).quarantine(Quarantine::Strict));
     rig.run_for(ms(61_000));
     let declared = records(&rig)[0].clone().expect("written").replace("observed", "declared");
-    // Each master has a record that is read again in a minute.
+    // Each master has a record, which is read again after a minute.
     for master in &mut rig.masters {
         master.put(RECORD, b"redlatch:fleet:1 observed", None);
     }
@@ -498,7 +498,7 @@ fn strict_mode_refuses_settings_that_are_declared_while_it_looks() {
     assert!(has_lock(&mut rig), "the others count");
 }
 
-/// Nothing that was queued for it would ever be answered.
+/// Nothing that was queued for this master would ever be answered.
 #[test]
 fn a_refused_master_is_sent_nothing() {
     let mut rig = Rig::new(3, |builder| prefixed(builder).quarantine(Quarantine::Strict));
@@ -530,7 +530,7 @@ fn strict_mode_refuses_a_master_of_another_declared_list() {
     second.masters[2].run_id = "other9".to_owned();
     std::mem::swap(&mut second.masters[0], &mut rig.masters[0]);
     second.jump(rig.now.saturating_duration_since(second.now));
-    // The shared master comes first, and shows the difference only with another one.
+    // The shared master comes first, and shows the difference only together with another master.
     second.stop_master(1);
     second.stop_master(2);
     second.pump();
@@ -559,7 +559,7 @@ fn only_new_masters_are_offered_a_declaration() {
     let mut rig = fresh();
     rig.pump();
     assert!(text(&mut rig).contains(advice));
-    // One that has a record was in use, and one that restarted under the eyes of this client, too.
+    // A master with a record was in use, and so was a master that restarted while this client watched.
     let mut used = fresh();
     used.masters[1].put(RECORD, b"anything", None);
     used.pump();
@@ -575,7 +575,7 @@ fn only_new_masters_are_offered_a_declaration() {
     assert!(!text(&mut rig).contains(advice));
 }
 
-/// Its record is looked at again after a minute.
+/// The master's record is read again after a minute.
 #[test]
 fn a_silent_master_is_closed_before_its_record_is_looked_at() {
     let mut rig = Rig::unconnected(1, prefixed);

@@ -1,4 +1,4 @@
-//! Behaviour that was wrong once; each test is named after what holds now.
+//! Faults of the past. Each test is named after the right behaviour.
 
 use std::time::{Duration, Instant};
 
@@ -183,7 +183,7 @@ fn refused_releases_do_not_overload_the_client() {
     }
 }
 
-/// The table is full of claims whose releases are refused. A waiter is rung for its next round.
+/// The table is full of claims whose releases are refused, and a waiter is rung for its next round.
 #[test]
 fn next_round_makes_room_in_a_full_table() {
     let mut rig = with_other(Rig::new(1, |builder| builder.answer_timeout(ms(4000))));
@@ -215,7 +215,7 @@ fn adoption_makes_room_in_a_full_table() {
     assert!(rig.engine.submit(rig.now, Request::ByHandle { handle: &handle, act }).is_ok());
 }
 
-/// So many locks are acquired and released, and the master deletes nothing.
+/// Acquires and releases this many locks, while the master deletes nothing.
 fn release_in_vain(rig: &mut Rig, count: usize) {
     for index in 0..count {
         let lock = rig.submit_acquire(&index.to_string(), 30_000, 0);
@@ -250,7 +250,7 @@ fn unreleased_claim_ends_with_its_ttl() {
 
 #[test]
 fn short_waits_detect_a_dead_master() {
-    // repeated short waits against a stopped single master never mark it
+    // Repeated short waits on a single stopped master never mark it as silent.
     let mut rig = Rig::new(1, defaults);
     rig.stop_master(0);
     for _ in 0..100 {
@@ -283,7 +283,7 @@ fn late_answers_do_not_count_after_an_extension() {
     rig.stop_master(0);
     let lock = rig.acquire("a", 1000, 0);
     granted(&mut rig);
-    // Skipped by the extension, for it owes an answer.
+    // The extension skips this master, which owes an answer.
     rig.run_for(ms(100));
     rig.extend(lock, 10_000);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
@@ -315,7 +315,7 @@ fn unanswered_commands_mark_a_master_silent() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     rig.release(lock, false);
-    // Some earlier answer arrives after both were sent, and then nothing more.
+    // An earlier answer arrives after both were sent, and then nothing more.
     rig.run_for(ms(10));
     rig.receive(2, b"+O");
     rig.run_for(ms(1000));
@@ -335,7 +335,7 @@ fn another_process_needs_no_second_release() {
     assert_eq!(rig.engine.claim_count(), 0, "long before the TTL");
 }
 
-/// The uptime of 3 s may be 2 s: then the process started when its predecessor was last heard.
+/// The uptime of 3 s may be 2 s, so the process may have started when its predecessor was last heard.
 #[test]
 fn new_process_needs_no_second_release() {
     let settings = |builder: ConfigBuilder| builder.quarantine(Quarantine::Trust).connect_timeout(ms(5000));
@@ -387,7 +387,7 @@ fn a_repaired_key_lives_with_the_extended_lock() {
     rig.stall_replies(0);
     rig.stall_replies(1);
     rig.extend(lock, 10_000);
-    // It speaks while the extension is under way, and is asked again; its answer comes when that is over.
+    // It speaks during the extension, and is asked again. Its answer comes after the extension's end.
     rig.deliver_some(2, 1);
     rig.end_stall(0);
     rig.end_stall(1);
@@ -459,7 +459,7 @@ fn master_that_owes_no_reply_is_not_silent() {
     rig.stall_replies(2);
     rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    // The SET was carried out there, and its answer is lost; over the next connection the key is found.
+    // The SET was carried out, but its answer is lost. The next connection finds the key.
     rig.reset_conn(2);
     rig.end_stall(2);
     while rig.engine.master_status(rig.now, id(2)).state != MasterState::Ready {
@@ -498,7 +498,7 @@ fn absence_on_another_server_ends_no_release() {
     let set = rig.break_conn(0);
     no_quorum(&mut rig);
     rig.resume_master(0);
-    // For a moment the address leads to a server that has run for an hour, too.
+    // For a moment, the address leads to another server that has also run for an hour.
     let first = std::mem::replace(&mut rig.masters[0].run_id, "other".to_owned());
     rig.run_for(ms(500));
     rig.reset_conn(0);
@@ -518,7 +518,7 @@ fn a_repaired_key_is_released_after_a_refusal() {
     granted(&mut rig);
     rig.run_for(ms(100));
     assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
-    // The refusal arrives, and what was in the way is gone.
+    // The refusal arrives after the key in the way has gone.
     rig.end_stall(2);
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
     rig.release(lock, false);

@@ -1,4 +1,4 @@
-//! Repairs of held locks that would do harm, and are left out.
+//! Repairs of held locks that would do harm, and so are left out.
 
 use redlatch::Options;
 
@@ -10,7 +10,7 @@ fn is_set(rig: &Rig, index: usize) -> bool {
     rig.masters[index].log.iter().any(|words| words.starts_with(&[b"SET".to_vec(), b"a".to_vec()]))
 }
 
-/// The answer to an earlier command comes after the stay of an entry, and shows that the master is there.
+/// The answer to an earlier command comes after an entry's stay, and proves that the master is alive.
 // I73
 #[test]
 fn lock_is_not_restored_beside_a_pending_park() {
@@ -30,7 +30,7 @@ fn lock_is_not_restored_beside_a_pending_park() {
     assert_eq!(rig.holder_count("a"), 3);
 }
 
-/// The extension to two seconds is on its way over a connection that is gone.
+/// The extension to two seconds is under way over a connection that has ended.
 // I104
 #[test]
 fn lock_is_not_restored_before_a_late_extension() {

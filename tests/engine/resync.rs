@@ -1,5 +1,5 @@
-//! A process that was a replica: a full resync replaces its memory without a new `run_id`. And masters that
-//! say that another server is the master now.
+//! Former replicas, whose memory a full resync replaced without a new `run_id`; and masters that name another
+//! server as the master.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn state(rig: &Rig, index: usize) -> MasterState {
     rig.engine.master_status(rig.now, id(index)).state
 }
 
-/// How long the only master does not count.
+/// Remaining quarantine of the only master.
 #[track_caller]
 fn left(rig: &Rig) -> Duration {
     match state(rig, 0) {
@@ -60,7 +60,7 @@ fn events(rig: &mut Rig) -> Vec<Event> {
     std::iter::from_fn(|| rig.engine.poll_event()).collect()
 }
 
-/// The connection breaks, the master changes, and the next connection stands.
+/// The connection breaks, the master changes, and the client reconnects.
 fn reconnect_after(rig: &mut Rig, change: impl FnOnce(&mut Rig)) {
     rig.refuse(0, true);
     rig.reset_conn(0);
@@ -69,7 +69,7 @@ fn reconnect_after(rig: &mut Rig, change: impl FnOnce(&mut Rig)) {
     rig.run_for(limits::BACKOFF_MAX);
 }
 
-/// A new client of the same master, which comes from the other one.
+/// A new client of the same master, which it takes from the other client.
 fn next_client(rig: &mut Rig, settings: impl Fn(ConfigBuilder) -> ConfigBuilder) -> Rig {
     let mut next = Rig::unconnected(1, settings);
     std::mem::swap(&mut next.masters, &mut rig.masters);
@@ -78,7 +78,7 @@ fn next_client(rig: &mut Rig, settings: impl Fn(ConfigBuilder) -> ConfigBuilder)
     next
 }
 
-/// A client that counts the only master, in this mode.
+/// A client in this mode that counts the only master.
 fn counting(settings: impl Fn(ConfigBuilder) -> ConfigBuilder) -> Rig {
     let mut rig = Rig::new(1, settings);
     rig.run_for(WATCH);
@@ -98,13 +98,13 @@ fn a_resynced_process_counts_as_another_one() {
         assert_eq!(left(&rig) > WATCH - limits::BACKOFF_MAX, !is_trusted, "{quarantine:?}");
         assert_eq!(restarts(&rig), 1, "{quarantine:?}");
         assert!(events(&mut rig).iter().any(|it| matches!(it, Event::Restarted { .. })), "{quarantine:?}");
-        // The same evidence again is none.
+        // The same evidence a second time is nothing new.
         let end = rig.now + left(&rig);
         reconnect_after(&mut rig, |_| {});
         assert_eq!(restarts(&rig), 1, "{quarantine:?}");
         rig.run_for(end.saturating_duration_since(rig.now));
         assert_eq!(left(&rig), Duration::ZERO, "{quarantine:?}");
-        // Another promotion is new, also behind the same master and at the same offset.
+        // Another promotion is new evidence, also after the same master and at the same offset.
         reconnect_after(&mut rig, |rig| rig.masters[0].resync(Keys::new()));
         assert_eq!(restarts(&rig), 2, "{quarantine:?}");
     }
@@ -140,7 +140,7 @@ fn an_expired_backlog_quarantines_nobody() {
     }
 }
 
-/// Redis 7 keeps the offset of a snapshot.
+/// Redis 7 keeps a snapshot's offset.
 // I37
 #[test]
 fn a_restart_with_an_offset_costs_one_quarantine() {
@@ -177,7 +177,7 @@ fn later_clients_count_from_the_first_sight() {
     let mut second = next_client(&mut rig, &uptime);
     assert!(left(&second) <= WATCH - ms(5000) && left(&second) > WATCH - ms(6000), "{:?}", left(&second));
     assert_eq!(mark(&second), first);
-    // In strict mode each client watches for itself, and says so then.
+    // In strict mode, each client watches by itself, and then says so.
     let mut strict = next_client(&mut second, mode(Quarantine::Strict));
     assert_eq!((left(&strict), mark(&strict)), (WATCH, first.clone()));
     strict.run_for(WATCH);
@@ -194,7 +194,7 @@ fn a_mark_of_another_history_is_replaced() {
     let mut rig = counting(&strict);
     let before = mark(&rig);
     assert!(before.ends_with(" 10102"), "{before}");
-    // Over and back within one process: the mark comes back with the data.
+    // Replaced and restored within one process: the mark returns with the data.
     let keys = rig.masters[0].keys().clone();
     rig.masters[0].resync(keys);
     let mut next = next_client(&mut rig, &strict);
@@ -286,7 +286,7 @@ fn an_open_connection_notices_within_a_minute() {
         rig.run_for(FACTS_PAUSE - WATCH + limits::BACKOFF_MAX);
         assert!(left(&rig) > Duration::ZERO, "{quarantine:?}");
         assert_eq!((restarts(&rig), handshakes(&rig)), (1, 2), "{quarantine:?}");
-        // Nothing happens from then on.
+        // Nothing more happens.
         rig.run_for(FACTS_PAUSE * 3);
         assert_eq!((left(&rig), handshakes(&rig)), (Duration::ZERO, 2), "{quarantine:?}");
     }
@@ -303,7 +303,7 @@ fn a_policy_that_evicts_is_noticed_within_a_minute() {
     rig.masters[0].maxmemory_policy = "noeviction".into();
     rig.run_for(limits::BACKOFF_MAX);
     assert!(left(&rig) > WATCH - limits::BACKOFF_MAX, "it is watched anew");
-    // In other modes it is a warning.
+    // In other modes it is only a warning.
     let mut rig = counting(mode(Quarantine::Uptime));
     rig.masters[0].maxmemory_policy = "allkeys-lru".into();
     rig.run_for(FACTS_PAUSE);
@@ -322,7 +322,7 @@ fn a_vote_after_a_pause_comes_behind_the_facts() {
     assert_eq!(rig.holder_count("p:a"), 1, "it was granted there");
 }
 
-/// A client whose process pauses for a minute. Another client has the lock before, and all masters lose it.
+/// A client whose process pauses for a minute. Another client holds the lock before, and all masters lose it.
 fn paused(wakes_waiters: bool, ttl_ms: u64, before: impl FnOnce(&mut Rig, Options)) -> Rig {
     let settings = |builder: ConfigBuilder| builder.max_ttl(ms(600_000)).wake_waiters(wakes_waiters);
     let mut rig = Rig::new(3, settings);
@@ -338,7 +338,7 @@ fn paused(wakes_waiters: bool, ttl_ms: u64, before: impl FnOnce(&mut Rig, Option
     rig
 }
 
-/// The masters hear the question before any attempt, and nobody gets the lock.
+/// The masters get the question before any attempt, and nobody gets the lock.
 #[track_caller]
 fn assert_asked_first(mut rig: Rig) {
     rig.pump();
@@ -356,7 +356,7 @@ fn assert_asked_first(mut rig: Rig) {
 // I38
 #[test]
 fn a_waiter_asks_for_facts_after_a_pause() {
-    // It polls; or it stands in the queue, where it would be granted the lock or rung.
+    // The waiter polls, or stands in the queue, where it would be granted the lock or rung.
     for (wakes_waiters, ttl_ms) in [(false, 300_000), (true, 9_000), (true, 300_000)] {
         assert_asked_first(paused(wakes_waiters, ttl_ms, |rig, options| {
             rig.acquire_with("a", options);
@@ -413,7 +413,7 @@ fn a_question_without_room_comes_a_second_later() {
     assert!(left(&rig) > Duration::ZERO);
 }
 
-/// Fills the room for bytes to a master that carries out nothing.
+/// Fills the outbox of a master that carries out nothing.
 pub(crate) fn fill_outbox(rig: &mut Rig, index: usize) {
     let room = |rig: &mut Rig| limits::OUTBOX_SIZE_MAX - rig.engine.send_ready(id(index)).len();
     let (mut place, before) = (0, room(rig));
@@ -444,7 +444,7 @@ fn a_master_that_was_busy_is_asked_a_second_later() {
     assert!(left(&rig) > Duration::ZERO);
 }
 
-/// It could notice nothing any more.
+/// The client could not notice a resync any more.
 #[test]
 fn strict_mode_disconnects_masters_without_info() {
     for quarantine in [Quarantine::Strict, Quarantine::Uptime] {
@@ -456,7 +456,7 @@ fn strict_mode_disconnects_masters_without_info() {
     }
 }
 
-/// Its next connection shows nothing: its promotion is forgotten.
+/// Its next connection shows nothing, because its promotion is forgotten.
 // I38
 #[test]
 fn a_known_replica_is_watched_anew() {
@@ -524,7 +524,7 @@ fn burst_of_replica_errors_disconnects_once() {
         rig.masters.iter_mut().for_each(|master| master.errors.clear());
         rig.run_for(limits::BACKOFF_MAX);
         assert_eq!(handshakes(&rig), 2, "{error}");
-        // A replica's memory may be another one.
+        // A replica's memory may come from another server.
         assert_eq!(left(&rig) > Duration::ZERO, error == READONLY, "{error}");
         rig.run_for(left(&rig) + ms(1));
         rig.acquire("a", 1000, 0);
@@ -536,7 +536,7 @@ fn burst_of_replica_errors_disconnects_once() {
 #[test]
 fn a_demoted_masters_earlier_grant_is_void() {
     let mut rig = Rig::new(3, mode(Quarantine::Uptime));
-    // The first one grants, and says then that it is a replica. The others have not answered yet.
+    // The first master grants, and then says that it is a replica. The others have not answered.
     rig.stall_replies(1);
     rig.stall_replies(2);
     rig.submit_acquire("a", 1000, 0);
@@ -587,7 +587,7 @@ fn a_replica_is_not_ready_and_asked_quietly() {
         let is_loud = |event: &&Event| !matches!(event, Event::Restarted { .. });
         assert_eq!(events.iter().filter(is_loud).count(), 2, "lost, and refused: {events:?}");
         assert_eq!(restarts(&rig), 1);
-        // One failover is one restart.
+        // One failover counts as one restart.
         rig.masters[0].promote();
         rig.run_for(limits::BACKOFF_MAX);
         let is_trusted = quarantine == Quarantine::Trust;

@@ -1,5 +1,5 @@
-//! One engine and N model masters in one thread: each test decides when bytes and time move. Faults and times
-//! have the names that `World` of tests/sim has for them.
+//! One engine and N model masters in one thread. Each test decides when bytes and time move. Names of faults
+//! and times match `World` in tests/sim.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,37 +15,37 @@ pub struct Rig {
     pub masters: Vec<ModelMaster>,
     pub now: Instant,
     pub outcomes: VecDeque<(OpId, Outcome)>,
-    /// Masters whose credentials the engine has asked for.
+    /// Masters for which the engine has asked for credentials.
     pub asked: VecDeque<usize>,
-    /// Masters whose names the engine wants looked up again.
+    /// Masters whose names the engine wants to look up again.
     pub looked_up: VecDeque<usize>,
     links: Vec<Link>,
 }
 
-/// The number of connections that are gone, for a master.
+/// Connection number for bytes of a master's ended connections.
 const LATE: usize = usize::MAX;
 
-/// The network between the engine and one master.
+/// Network between the engine and one master.
 #[derive(Default)]
 struct Link {
     is_open: bool,
-    /// Connects fail.
+    /// Connection attempts fail.
     is_refusing: bool,
-    /// Bytes to the master stay on their way.
+    /// Bytes to the master are held back.
     is_stopped: bool,
-    /// Replies stay on their way.
+    /// Replies are held back.
     is_stalled: bool,
     to_master: Vec<u8>,
     to_engine: Vec<u8>,
 }
 
-/// Operations that the engine has room for: 16,384, or as many as in a program with `REDLATCH_FULL_TABLES`
-/// (`scripts/soak`). A full table takes a debug build up to a minute.
+/// Number of operations that the engine has room for: 16,384, or as many as in a program if
+/// `REDLATCH_FULL_TABLES` is set (`scripts/soak`). A full table takes a debug build up to a minute.
 pub fn operation_count_max() -> usize {
     if std::env::var_os("REDLATCH_FULL_TABLES").is_some() { limits::OPERATION_COUNT_MAX } else { 16_384 }
 }
 
-/// Tokens that the engine has room for.
+/// Number of tokens that the engine has room for.
 pub fn claim_count_max() -> usize {
     2 * operation_count_max()
 }
@@ -55,7 +55,7 @@ pub fn id(index: usize) -> MasterId {
 }
 
 impl Rig {
-    /// `count` masters that have run for an hour, all connected.
+    /// `count` connected masters that have run for an hour.
     pub fn new(count: usize, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Self {
         let mut rig = Self::unconnected(count, settings);
         rig.pump();
@@ -82,7 +82,7 @@ impl Rig {
         }
     }
 
-    /// Moves bytes until nothing moves any more at this instant.
+    /// Moves bytes until nothing more can move at this instant.
     pub fn pump(&mut self) {
         loop {
             let mut moved = false;
@@ -115,7 +115,7 @@ impl Rig {
                 panic!("nothing wakes the engine for {what}");
             }
             if !moved {
-                // What has arrived comes first; what that leaves to do may move bytes again.
+                // Arrived bytes come first; a due deadline may then move bytes again.
                 let is_due = self.engine.next_timeout().is_some_and(|(at, _)| at <= self.now);
                 if !is_due {
                     return;
@@ -150,7 +150,7 @@ impl Rig {
         true
     }
 
-    /// Hands bytes to the engine as if the master had sent them.
+    /// Gives the engine bytes as if the master had sent them.
     pub fn receive(&mut self, index: usize, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -172,36 +172,36 @@ impl Rig {
         }
     }
 
-    /// The clock jumps while the engine sleeps, as in a pause of its process.
+    /// The clock jumps while the engine sleeps, as if its process had paused.
     pub fn jump(&mut self, time: Duration) {
         self.now += time;
     }
 
-    /// Replies of this master stay on their way from now on.
+    /// Holds this master's replies back from now on.
     pub fn stall_replies(&mut self, index: usize) {
         self.links[index].is_stalled = true;
     }
 
-    /// Replies of this master flow again.
+    /// Lets this master's replies through again.
     pub fn end_stall(&mut self, index: usize) {
         self.links[index].is_stalled = false;
         self.pump();
     }
 
-    /// So many bytes of the stalled replies arrive.
+    /// Delivers this many bytes of the stalled replies.
     pub fn deliver_some(&mut self, index: usize, size: usize) {
         let some: Vec<u8> = self.links[index].to_engine.drain(..size).collect();
         self.receive(index, &some);
         self.pump();
     }
 
-    /// The replies of all masters flow again, and arrive together.
+    /// Delivers the replies of all masters together.
     pub fn end_stalls(&mut self) {
         self.links.iter_mut().for_each(|link| link.is_stalled = false);
         self.pump();
     }
 
-    /// The master's process stops: bytes to it are kept, none are handled.
+    /// Stops the master's process: it receives bytes, but handles none.
     pub fn stop_master(&mut self, index: usize) {
         self.links[index].is_stopped = true;
     }
@@ -211,7 +211,7 @@ impl Rig {
         self.pump();
     }
 
-    /// The connection breaks. What the master has already received, it carries out; replies are lost.
+    /// Breaks the connection. The master carries out what it has received; replies are lost.
     pub fn reset_conn(&mut self, index: usize) {
         let link = &mut self.links[index];
         self.masters[index].handle_over(index, self.now, &mut link.to_master, &mut link.to_engine);
@@ -220,7 +220,7 @@ impl Rig {
         self.engine.handle_disconnected(self.now, id(index), "connection reset");
     }
 
-    /// The connection breaks while bytes to the master are still on their way: they can arrive later.
+    /// Breaks the connection while bytes to the master are under way. They may arrive later.
     pub fn break_conn(&mut self, index: usize) -> Vec<u8> {
         let late = std::mem::take(&mut self.links[index].to_master);
         self.links[index].close();
@@ -230,7 +230,7 @@ impl Rig {
         late
     }
 
-    /// Bytes of a connection that is gone arrive after all; nobody hears the replies.
+    /// Delivers bytes of an ended connection; nobody reads the replies.
     pub fn carry_out(&mut self, index: usize, mut late: Vec<u8>) {
         self.masters[index].handle_over(LATE, self.now, &mut late, &mut Vec::new());
         self.masters[index].begin_conn(LATE);
@@ -240,7 +240,7 @@ impl Rig {
         self.links[index].is_refusing = refuse;
     }
 
-    /// Submits an acquisition and moves what can move at once.
+    /// Submits an acquisition, and moves bytes.
     pub fn acquire(&mut self, resource: &str, ttl_ms: u64, wait_ms: u64) -> OpId {
         let op = self.submit_acquire(resource, ttl_ms, wait_ms);
         self.pump();
@@ -257,7 +257,7 @@ impl Rig {
         self.engine.submit(self.now, Request::Acquire { resource, options, label: None }).expect("room")
     }
 
-    /// Submits an acquisition with these options and moves what can move at once.
+    /// Submits an acquisition with these options, and moves bytes.
     pub fn acquire_with(&mut self, resource: &str, options: Options) -> OpId {
         let op = self.submit_with(resource, options);
         self.pump();
@@ -275,12 +275,12 @@ impl Rig {
         self.pump();
     }
 
-    /// The next outcome, if there is one.
+    /// The next outcome, if any.
     pub fn outcome(&mut self) -> Option<Outcome> {
         self.outcomes.pop_front().map(|(_, outcome)| outcome)
     }
 
-    /// How many masters hold the key now.
+    /// Number of masters that hold the key now.
     pub fn holder_count(&self, key: &str) -> usize {
         self.masters.iter().filter(|master| master.value(self.now, key.as_bytes()).is_some()).count()
     }

@@ -1,4 +1,4 @@
-//! Masters that refuse to run scripts, in whatever words.
+//! Masters that refuse to run scripts, however they word it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const REFUSALS: [&str; 5] = [
     "ERR Could not find scripting engine 'lua'",
 ];
 
-/// Three masters of this dialect. They refuse scripts from their connections on.
+/// Three masters of this dialect that refuse scripts from their first connection on.
 fn rig_without_scripts(dialect: Dialect, refusal: &str) -> Rig {
     let mut rig = Rig::unconnected(3, |builder| builder.on_event(|_| unreachable!("not by an engine")));
     for master in &mut rig.masters {
@@ -31,7 +31,7 @@ fn rig_without_scripts(dialect: Dialect, refusal: &str) -> Rig {
     rig
 }
 
-/// A lock that was held for so long.
+/// A lock that was held for this time.
 fn held_for(rig: &mut Rig, time: Duration) -> OpId {
     let lock = rig.acquire("a", 10_000, 0);
     granted(rig);
@@ -67,7 +67,7 @@ fn a_lock_is_released_natively_without_scripts() {
 #[test]
 fn scripts_refused_later_are_replaced_at_once() {
     for (dialect, command) in NATIVE {
-        // The right of a command in the script, too.
+        // Also the refusal of a command inside a script.
         let refusals = REFUSALS.into_iter().chain(["ERR ACL failure in script: x, on @user_script:1."]);
         for (refusal, count) in refusals.flat_map(|refusal| [(refusal, 3), (refusal, 1)]) {
             let mut rig = Rig::unconnected(count, defaults);
@@ -120,7 +120,7 @@ fn a_master_without_scripts_parks_nobody() {
     }
 }
 
-/// Only the words and the counter: the releases are sent.
+/// Only the message and the counter differ: the releases are sent.
 #[test]
 fn a_lock_that_no_master_would_write_is_not_left() {
     let errors = [

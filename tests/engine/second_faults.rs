@@ -1,4 +1,4 @@
-//! A second fault, while the first one is being repaired or when it was: lost again, lost elsewhere, silent.
+//! A second fault during or after the repair of the first: lost again, lost elsewhere, or silent.
 
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::status::MasterState;
@@ -7,12 +7,12 @@ use redlatch::{AcquireError, ExtendError, Options, Quarantine};
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};
 
-/// A master's data is gone, its process is not.
+/// A master loses its data, while its process runs on.
 fn empty(rig: &mut Rig, index: usize) {
     rig.masters[index].load_keys(Default::default());
 }
 
-/// Puts of this master fail from now on, or do not any more.
+/// Makes new keys fail on this master, or succeed again.
 fn fill(rig: &mut Rig, index: usize, is_full: bool) {
     rig.masters[index].errors.clear();
     if is_full {
@@ -60,7 +60,7 @@ fn a_master_that_lost_the_lock_twice_proves_a_loss() {
     empty(&mut rig, 0);
     assert_eq!(extend(&mut rig, lock), Ok(()));
     assert_whole(&rig, lock);
-    // Lost again, with no quorum that knows better. Then it is not there to be asked.
+    // Lost again, without a quorum that knows better. Then the master cannot be asked.
     empty(&mut rig, 0);
     (1..3).for_each(|index| drop(rig.masters[index].errors.insert("EVALSHA".into(), "BUSY x".into())));
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::NoQuorum(_))));
@@ -71,8 +71,8 @@ fn a_master_that_lost_the_lock_twice_proves_a_loss() {
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))), "one of three may hold it");
 }
 
-/// A silent master is sent the lock again, and then its late answer shows that it has it. The connection
-/// breaks, and the second `SET` comes after the release.
+/// A silent master is sent the lock again, and then its late answer proves that it has it. The connection
+/// breaks, and the second `SET` arrives after the release.
 // I9
 #[test]
 fn a_repair_that_comes_after_the_release_is_released() {
@@ -98,7 +98,8 @@ fn a_repair_that_comes_after_the_release_is_released() {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
-/// As before, with a second silence: the master owes two answers to repairs when the first one comes.
+/// Like the test before, with a second silence: the master owes two repair answers when the first one
+/// arrives.
 // I9
 #[test]
 fn a_second_repair_that_comes_after_the_release_is_released() {
@@ -127,7 +128,7 @@ fn a_second_repair_that_comes_after_the_release_is_released() {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
-/// The connection leads to another server for a while, which has no key, and then back.
+/// The connection leads to another server without the key for a while, and then back.
 // I9
 #[test]
 fn returning_server_is_released_after_another_answered() {
@@ -146,7 +147,7 @@ fn returning_server_is_released_after_another_answered() {
     rig.release(lock, false);
     lead_to(&mut rig, "another", Default::default());
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 1));
-    // That one is restarted, which ends it and not the first.
+    // The other server restarts, which ends its copy, but not the first server's.
     rig.refuse(0, true);
     rig.reset_conn(0);
     let now = rig.now;
@@ -160,7 +161,7 @@ fn returning_server_is_released_after_another_answered() {
     assert_eq!(rig.holder_count("a"), 0, "the first is released, too");
 }
 
-/// A copy of the key is deleted on another server, which took the place of the first.
+/// A copy of the key is deleted on another server, which had replaced the first.
 // I9
 #[test]
 fn deletion_on_a_copied_server_ends_no_release() {
@@ -180,7 +181,7 @@ fn deletion_on_a_copied_server_ends_no_release() {
     }
 }
 
-/// The answer that asks for the script comes when the lock is over.
+/// The answer that asks for the script arrives after the lock's end.
 // I9
 #[test]
 fn an_attempt_is_not_sent_again_for_a_lock_that_is_over() {
@@ -195,8 +196,8 @@ fn an_attempt_is_not_sent_again_for_a_lock_that_is_over() {
     rig.release(lock, false);
 }
 
-/// A silent master owes an answer to a reader's first attempt. It is heard again by another lock's answer and
-/// sent the lock; then it says that it did not know the script of the attempt.
+/// A silent master owes the answer to a reader's first attempt. It answers another lock's command and is sent
+/// the lock; then it says that it did not know the attempt's script.
 #[test]
 fn scripts_that_were_lost_with_a_connection_are_sent_again() {
     let mut rig = Rig::new(3, defaults);
@@ -233,8 +234,8 @@ fn an_attempt_is_not_sent_again_behind_its_repair() {
     assert_eq!(rig.engine.margin(lock), 1, "all three have it");
 }
 
-/// The refusal of an earlier round arrives in one piece with the end of a silence, for which the lock is put
-/// back.
+/// The refusal of an earlier round arrives together with the end of a silence, for which the lock is
+/// repaired.
 #[test]
 fn an_absence_from_before_the_repair_proves_nothing() {
     let mut rig = Rig::new(3, defaults);
@@ -273,7 +274,7 @@ fn a_master_that_got_its_data_back_holds_the_lock() {
     assert_eq!(extend(&mut rig, lock), Ok(()), "masters 0 and 2 hold it");
 }
 
-/// The put is carried out, for the validity of that time, and its answer comes behind a longer extension.
+/// The repair is carried out with the old validity, and its answer arrives after a longer extension.
 #[test]
 fn repair_before_an_extension_adds_no_margin() {
     let mut rig = Rig::new(3, defaults);
@@ -305,7 +306,7 @@ fn a_master_that_refused_is_not_asked_again() {
     assert_eq!(put_count(&rig), 1);
 }
 
-/// An answer that comes late proves the loss of a lock that nothing renews.
+/// A late answer proves the loss of a lock that nothing renews.
 #[test]
 fn a_loss_that_is_proven_late_is_reported_then() {
     let mut rig = Rig::new(3, defaults);
@@ -330,7 +331,7 @@ fn a_loss_that_is_proven_late_is_reported_then() {
 fn one_absence_reported_late_proves_no_loss() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
     let lock = hold(&mut rig);
-    // Nobody knows of master 2, so that the lock is not put back on master 1 either.
+    // Master 2's state is unknown, so the lock is not restored on master 1 either.
     let now = rig.now;
     rig.reset_conn(2);
     rig.masters[2].restart_from_snapshot("from its disk", now);
@@ -366,7 +367,7 @@ fn a_connection_lost_in_a_repair_costs_the_lock_nothing() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     empty(&mut rig, 0);
-    // The answer to the repair is lost, once before and once after the master has carried it out.
+    // The repair's answer is lost, once before and once after the master has carried the repair out.
     rig.stall_replies(0);
     extend(&mut rig, lock).expect("two of three");
     rig.deliver_some(0, 4);
@@ -383,17 +384,17 @@ fn a_connection_lost_in_a_repair_costs_the_lock_nothing() {
     assert_whole(&rig, lock);
     rig.release(lock, true);
     assert_eq!(rig.holder_count("a"), 0);
-    // The lost one of two puts may come late, until it could not be there any more.
+    // The lost one of two repairs may arrive late, until it could no longer live.
     rig.run_for(ms(11_000));
     assert_eq!(rig.engine.claim_count(), 0);
 }
 
-/// What became of the extensions of one lock is nothing to the next one.
+/// The fate of one lock's extensions does not affect the next lock.
 #[test]
 fn failed_extensions_do_not_affect_the_next_lock() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
-    // A shorter extension is lost on its way to master 0, and master 1 says that it has nothing.
+    // A shorter extension is lost on its way to master 0, and master 1 reports that it has no key.
     rig.stall_replies(0);
     empty(&mut rig, 1);
     fill(&mut rig, 1, true);
@@ -409,7 +410,7 @@ fn failed_extensions_do_not_affect_the_next_lock() {
     rig.run_for(ms(12_000));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
     let next = hold(&mut rig);
-    // Also by masters that are asked for less, and then for more.
+    // Also with masters that get a shorter TTL and then a longer one.
     for ttl_ms in [1000, 10_000] {
         rig.extend(next, ttl_ms);
         assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))), "{ttl_ms}");
@@ -446,7 +447,7 @@ fn an_extension_that_was_answered_is_not_lost_with_its_connection() {
     assert_eq!(extend(&mut rig, lock), Ok(()), "no shorter one is under way");
 }
 
-/// A master asks late for the script of an attempt or of an extension, and the connection breaks behind it.
+/// A master asks late for an attempt's or an extension's script, and then the connection breaks.
 #[test]
 fn a_claim_is_remembered_for_its_ttl_after_a_script_was_sent_again() {
     for is_extension in [false, true] {
@@ -533,14 +534,14 @@ fn a_kept_lock_that_fails_at_last_leaves_nothing() {
         assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0), "it is forgotten");
         let stats = rig.engine.stats(rig.now);
         assert_eq!((stats.lost, stats.released, stats.held()), (1, 0, 0));
-        // Nothing is planned for it any more.
+        // Nothing is scheduled for it any more.
         let is_quiet = |rig: &Rig| rig.engine.next_timeout().is_none_or(|(at, _)| at > rig.now);
         rig.run_for(ms(20_000));
         assert!(is_quiet(&rig) && rig.engine.owed_count(id(0)) == 0);
     }
 }
 
-/// The next occupant of its slot is kept by its own options alone.
+/// The next lock in the slot is kept only by its own options.
 #[test]
 fn the_lock_after_a_kept_one_is_not_kept() {
     let mut rig = Rig::new(3, defaults);
@@ -559,7 +560,7 @@ fn the_lock_after_a_kept_one_is_not_kept() {
     assert_eq!(rig.engine.valid_until(lock), Some(granted_until));
 }
 
-/// A repair is lost with its connection, and the master is not sent another one: no quorum has the lock.
+/// A repair is lost with its connection, and the master is sent no other: no quorum has the lock.
 #[test]
 fn a_master_whose_repair_was_lost_proves_a_loss() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));

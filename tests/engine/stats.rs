@@ -1,4 +1,4 @@
-//! Counters, times and events, each by a scenario in which it moves and the others stay.
+//! Counters, times and events: a scenario for each, in which only that counter moves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::{defaults, granted, ms};
 /// Counters of a scenario; all others are zero.
 type Counts = &'static [(&'static str, u64)];
 
-/// A scenario: its name, what happens, and what is counted of it.
+/// A scenario: name, events, and expected counters.
 type Row = (&'static str, fn(&mut Rig), Counts);
 
-/// The counters that are not zero, as Prometheus gets them, with those of all masters added up.
+/// Counters above zero, as Prometheus gets them, summed over all masters.
 fn counted(stats: &Stats) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     let page = stats.to_prometheus();
@@ -32,14 +32,14 @@ fn counted(stats: &Stats) -> BTreeMap<String, u64> {
     counts
 }
 
-/// The counters of acquisitions and locks.
+/// Counters of acquisitions and locks.
 fn lives(stats: &Stats) -> BTreeMap<String, u64> {
     let mut counts = counted(stats);
     counts.retain(|name, _| !name.starts_with("master_") && !name.starts_with("lock_"));
     counts
 }
 
-/// The counters of masters.
+/// Counters of masters.
 fn masters(stats: &Stats) -> BTreeMap<String, u64> {
     let mut counts = counted(stats);
     counts.retain(|name, _| name.starts_with("master_"));
@@ -69,7 +69,7 @@ const LIVES: &[Row] = &[
         |rig| {
             let lock = rig.acquire("a", 10_000, 0);
             rig.release(lock, true);
-            // Again: nothing is left of it.
+            // A second time: nothing is left to release.
             rig.release(lock, true);
         },
         &[("acquired", 1), ("released", 1)],
@@ -267,7 +267,7 @@ const LIVES: &[Row] = &[
             let attempts = u64::from(granted(rig).attempts);
             assert_eq!(stats(rig).retries, attempts - 1);
             rig.outcomes.clear();
-            // Not by itself: how many it takes is random.
+            // Checked here because the number is random.
             let retries = stats(rig).retries;
             assert!((1..100).contains(&retries), "{retries}");
         },
@@ -342,7 +342,7 @@ fn each_end_of_a_lock_has_its_counter() {
         let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
         run(&mut rig);
         let mut counts = lives(&stats(&rig));
-        // How many retries there are is random, and checked there.
+        // The number of retries is random, and checked there.
         counts.entry("retries".to_owned()).and_modify(|count| *count = u64::MAX);
         let expected: BTreeMap<_, _> =
             expected.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
@@ -480,7 +480,7 @@ fn the_time_in_quarantine_counts_until_its_end() {
     let under_way = stats(&rig).masters[1].quarantined;
     assert!((ms(1000)..=ms(4000)).contains(&under_way), "{under_way:?}");
     assert_eq!((stats(&rig).may_fail(), stats(&rig).masters[1].is_ready), (0, false));
-    // Connected anew it is in the same quarantine.
+    // After a reconnect it is in the same quarantine.
     rig.reset_conn(1);
     rig.run_for(ms(20_000));
     let whole = stats(&rig).masters[1].quarantined;
@@ -521,7 +521,7 @@ fn acquisitions_waits_and_holds_are_timed() {
     assert_eq!((since.acquired, since.wait_time.count()), (2, 1));
     assert_eq!((since.wait_time.sum(), since.acquire_time.sum()), (ms(300), ms(300)));
     assert_eq!(since.hold_time.count(), 2);
-    // One that waits in vain has waited, too.
+    // A wait without success is a wait, too.
     held_by_another(&mut rig, ms(60_000));
     rig.acquire("a", 10_000, 100);
     rig.run_for(ms(200));
@@ -553,7 +553,7 @@ fn of_many_acquisitions_a_share_is_timed() {
     let timed = fast.acquire_time.count();
     assert!((95..=105).contains(&timed), "{timed} of {}", fast.acquired);
     assert_eq!(fast.hold_time.count(), timed);
-    // One that waits is noted for another reason, and is one of the share or not.
+    // A waiter is timed for another reason, whether or not it is in the sample.
     let before = stats(&rig);
     for _ in 0..10 * limits::TIMED_SHARE {
         let locks = [rig.acquire("a", 10_000, 0), rig.acquire("a", 10_000, 60_000)];
@@ -569,7 +569,7 @@ fn of_many_acquisitions_a_share_is_timed() {
     assert!(slow.acquire_time.count() >= 100 - u64::from(limits::TIMED_SHARE), "{slow:?}");
 }
 
-/// The caller waits behind a holder of its client, in pauses, or in the masters' queues.
+/// The caller waits behind its own client's holder, in pauses, or in the masters' queues.
 #[test]
 fn each_wait_is_timed_though_few_acquisitions_are() {
     for (is_own, is_woken) in [(true, true), (false, false), (false, true)] {

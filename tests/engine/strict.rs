@@ -1,5 +1,5 @@
-//! Strict mode: what a master must do to count, by the watch of this client or by the mark of another; and
-//! what any mode makes of masters whose process has changed.
+//! Strict mode: how a master's vote comes to count, through this client's watch or another client's mark.
+//! Also how each mode treats a master whose process has changed.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn why_down(rig: &Rig) -> String {
     }
 }
 
-/// When the only master's votes count, as the engine sees it.
+/// When the only master's votes count, according to the engine.
 #[track_caller]
 fn quarantine_end(rig: &Rig) -> Instant {
     match status(rig).state {
@@ -51,7 +51,7 @@ fn quarantine_end(rig: &Rig) -> Instant {
     }
 }
 
-/// The marks that were written on the only master so far.
+/// Marks written on the only master so far.
 fn marks_written(rig: &Rig) -> Vec<String> {
     let writes = rig.masters[0].log.iter().filter(|args| args.len() > 2 && args[..2] == [b"SET", MARK]);
     writes.map(|args| shown_mark(&args[2])).collect()
@@ -64,12 +64,12 @@ fn shown_mark(mark: &[u8]) -> String {
     format!("{} {}", words[0], words[3])
 }
 
-/// The mark on the first master, as `shown_mark` shows it.
+/// The first master's mark, as `shown_mark` shows it.
 fn mark_at(rig: &Rig, now: Instant) -> Option<String> {
     rig.masters[0].value(now, MARK).map(shown_mark)
 }
 
-/// Whether the only master grants this lock, and if so, releases it.
+/// Whether the only master grants this lock. Releases it if so.
 fn counts(rig: &mut Rig, resource: &str) -> bool {
     let lock = rig.acquire(resource, 1000, 0);
     if status(rig).state == MasterState::Ready {
@@ -81,17 +81,17 @@ fn counts(rig: &mut Rig, resource: &str) -> bool {
     false
 }
 
-/// Breaks the connection, lets the master do something, and waits for the next connection.
+/// Breaks the connection, changes the master, and waits for the next connection.
 fn reconnect_after(rig: &mut Rig, change: impl FnOnce(&mut Rig)) {
     rig.refuse(0, true);
     rig.reset_conn(0);
     change(rig);
     rig.refuse(0, false);
-    // Longer than any pause between two attempts to connect.
+    // Longer than any pause between two connection attempts.
     rig.run_for(redlatch::limits::BACKOFF_MAX);
 }
 
-/// A client of its own with the master that the other one has; what it does there comes back with the master.
+/// A separate client of the same master, which it takes from the first client.
 fn second_client(rig: &mut Rig, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Rig {
     let mut second = Rig::unconnected(1, settings);
     std::mem::swap(&mut second.masters, &mut rig.masters);
@@ -103,7 +103,7 @@ fn second_client(rig: &mut Rig, settings: impl FnOnce(ConfigBuilder) -> ConfigBu
 
 #[test]
 fn a_master_counts_after_the_whole_watch_exactly() {
-    // It has run for an hour, which proves nothing.
+    // An uptime of an hour proves nothing.
     let mut rig = Rig::new(1, strict);
     rig.run_for(WATCH - TICK);
     rig.acquire("a", 1000, 0);
@@ -300,12 +300,12 @@ fn a_snapshots_old_mark_does_not_count() {
 fn a_longer_mark_is_never_overwritten() {
     let longer = |builder| strict(builder).max_ttl(ms(30_000));
     let mut rig = Rig::new(1, strict);
-    // Written by another client, which needs a longer watch.
+    // Written by another client that needs a longer watch.
     rig.masters[0].put(MARK, b"run0 - - 30302", None);
     rig.run_for(WATCH * 2);
     assert!(counts(&mut rig, "a"));
     assert_eq!(marks_written(&rig), [""; 0]);
-    // The same when this one has read that there is none, and has not written its own.
+    // Also if this client has read that there is no mark, but not written its own.
     let mut rig = Rig::new(1, strict);
     rig.stall_replies(0);
     rig.run_for(WATCH);
@@ -313,7 +313,7 @@ fn a_longer_mark_is_never_overwritten() {
     rig.end_stall(0);
     assert_eq!(marks_written(&rig).len(), 1, "it asks the master to write its own if there is none");
     assert_eq!(mark_at(&rig, rig.now).as_deref(), Some("run0 30302"));
-    // The other way round it is.
+    // A mark with a shorter watch is replaced.
     let mut rig = Rig::unconnected(1, longer);
     rig.masters[0].put(MARK, b"run0 - - 10102", None);
     rig.pump();
@@ -395,7 +395,7 @@ fn strict_mode_refuses_unfit_masters_with_advice() {
     ];
     for (fault, said) in rows {
         let mut rig = Rig::unconnected(1, strict);
-        // A mark for every process that there may be.
+        // A mark that any process would accept.
         rig.masters[0].put(MARK, b"run0 - - 99999", None);
         fault(&mut rig);
         rig.pump();
@@ -404,7 +404,7 @@ fn strict_mode_refuses_unfit_masters_with_advice() {
         rig.acquire("a", 1000, 0);
         let text = no_quorum(&mut rig).to_string();
         assert!(said.iter().all(|words| text.contains(words)), "{text}");
-        // It is tried again, and refused for as long as it takes.
+        // The client keeps trying, and is refused each time.
         let tried = |rig: &Rig| rig.masters[0].log.iter().filter(|args| args[0] == b"ECHO").count();
         let before = tried(&rig);
         rig.run_for(ms(60_000));
@@ -492,11 +492,11 @@ fn an_unfit_masters_restart_is_counted_and_an_event() {
 
 // ---- another server in place of the old one ----
 
-/// Disconnects, lets `away` pass until the next connection, which finds a process that reports this uptime in
-/// seconds. Reports how long that one has to be watched.
+/// Disconnects, lets `away` pass, and reconnects to a process that reports this uptime in seconds. Returns
+/// the time for which the new process must be watched.
 fn left_for_a_successor_of_uptime(away: Duration, uptime_s: u64) -> Duration {
     let mut rig = Rig::new(1, uptime);
-    // Whole seconds since the model's start, so that the uptime reported is exact.
+    // Whole seconds since the model's start, so that the reported uptime is exact.
     rig.run_for(ms(1000));
     rig.acquire("a", 1000, 0);
     granted(&mut rig);
@@ -517,7 +517,7 @@ fn left_for_a_successor_of_uptime(away: Duration, uptime_s: u64) -> Duration {
 #[test]
 fn a_running_replacements_uptime_is_worthless() {
     let left = left_for_a_successor_of_uptime;
-    // Up to a second of what it reports may not have passed yet, and up to 1.1 s more may have.
+    // The reported uptime may be up to a second too long, and up to 1.1 s may have passed since.
     assert_eq!(left(ms(5100), 4), WATCH - ms(3000), "it has started since the old one was last heard");
     assert_eq!(left(ms(5100) - TICK, 4), WATCH, "it may have run before");
     assert_eq!(left(ms(3000), 5), WATCH);
@@ -566,14 +566,14 @@ fn unfinished_handshake_does_not_prove_uptime() {
     rig.run_for(ms(6000));
     rig.end_stall(0);
     rig.run_for(ms(2500));
-    // Restarted one second after the old one was heard, it may use its uptime: two seconds of it are cut off,
-    // and the handshake that is asked for it may take one more.
+    // Restarted one second after the old process was heard, the new one may use its uptime, less two seconds.
+    // The handshake that asks for it may take one more.
     assert!(quarantine_end(&rig) < heard_at + ms(1000) + WATCH + ms(3000));
 }
 
 #[test]
 fn a_mark_on_a_running_replacement_is_worthless() {
-    // As long ago as the mark says, the old process was gone already: the new one has started in its place.
+    // According to the mark, the old process was already gone: the new one has replaced it.
     for (away, is_ready) in [(WATCH, true), (WATCH - TICK, false)] {
         let mut rig = Rig::new(1, strict);
         rig.masters[0].put(MARK, b"other - - 10102", None);

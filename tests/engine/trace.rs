@@ -1,11 +1,10 @@
-//! All that callers and masters see of each operation in each state of the masters, held to
+//! What callers and masters see of each operation in each state of the masters, compared with
 //! `tests/golden/engine/`.
 //!
-//! A step shows what changed since the step before: outcomes, events, commands to the masters, the state of
-//! each master and of the lock, and the next deadline. The end shows the counters. A page first has the life
-//! of an operation while all is well. For each other state it has only the lines that differ: a step says
-//! how many of its lines are `=`, which means as when all is well. Tokens are left out; other random values
-//! follow from the seed of the rig.
+//! A step shows what changed since the last step: outcomes, events, commands, the state of each master and of
+//! the lock, and the next deadline. The end shows the counters. A page shows an operation in the normal state
+//! in full, and in other states only the differences: `=` counts the lines of a step that are as in the
+//! normal state. Tokens are left out; other random values follow from the rig's seed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,24 +18,24 @@ use crate::ms;
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The callers' wall clock at the beginning, as the time since 1970; that of the masters agrees.
+/// The callers' wall clock at the start, since 1970. The masters' clocks agree.
 const WALL: Duration = Duration::from_secs(1_700_000_000);
 
-/// A step: its heading, and its lines.
+/// A step: its heading and its lines.
 type Shot = (String, Vec<String>);
 
 struct Journal {
     rig: Rig,
     start: Instant,
     steps: Vec<Shot>,
-    /// What a call answers at once; it stands in front of the next step's lines.
+    /// Immediate results of calls; shown before the next step's lines.
     answers: Vec<String>,
-    /// The lock that the operation is about.
+    /// The operation's lock.
     lock: Option<OpId>,
-    /// State as it was shown last, by what it is the state of.
+    /// Last shown state, by subject.
     shown: BTreeMap<String, String>,
     counters: BTreeMap<String, String>,
-    /// Whether a handshake is shown by its commands.
+    /// Whether handshakes are shown as commands.
     shows_handshakes: bool,
 }
 
@@ -90,7 +89,7 @@ impl Journal {
         self.submit(request(lock));
     }
 
-    /// Moves what can move now, and shows what differs.
+    /// Moves bytes, and shows the differences.
     fn show(&mut self, step: &str) {
         self.rig.pump();
         let style = self.style();
@@ -115,7 +114,7 @@ impl Journal {
         }
     }
 
-    /// The commands that masters carried out, with those that had the same on one line.
+    /// Commands that masters carried out; masters with the same commands share a line.
     fn commands(&mut self) -> Vec<String> {
         let mut by_log: Vec<(String, Vec<usize>)> = Vec::new();
         for (index, master) in self.rig.masters.iter_mut().enumerate() {
@@ -147,7 +146,7 @@ impl Journal {
             let refused = status.refused.iter().map(|(command, why)| format!("{command}: {why}"));
             let notes = refused.chain(status.warnings.iter().map(ToString::to_string));
             let notes = notes.filter_map(|note| note.split(", last ").next().map(str::to_owned));
-            // Without advice, and without times that change at each moment.
+            // Without advice, and without times that change all the time.
             let master = status.state.to_string();
             let shown = master.split("; ").next().and_then(|shown| shown.split(" for another ").next());
             let notes: Vec<_> = shown.map(str::to_owned).into_iter().chain(notes).collect();
@@ -171,7 +170,7 @@ impl Journal {
                 );
             }
             match engine.last_failure(*now, lock) {
-                // The times and counts of its denial change at each moment.
+                // Times and counts in its denial change all the time.
                 Some(AcquireError::Contended(denial) | AcquireError::NoQuorum(denial)) => {
                     state.insert("last votes".to_owned(), denial.report.shown(self.style()));
                 }
@@ -182,7 +181,7 @@ impl Journal {
         state
     }
 
-    /// The counters that are not zero; several masters' beside each other.
+    /// Counters above zero; the values of several masters side by side.
     fn count(&self) -> BTreeMap<String, String> {
         let page = self.rig.engine.stats(self.rig.now).to_prometheus();
         let mut counts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -195,7 +194,7 @@ impl Journal {
         counts.into_iter().map(|(name, values)| (name.to_owned(), values.join(" "))).collect()
     }
 
-    /// The last step: the counters that changed since the beginning.
+    /// The last step: counters that changed since the beginning.
     fn end(mut self) -> Vec<Shot> {
         let counters = self.count();
         let changed = counters.iter().filter(|(name, value)| self.counters.get(*name) != Some(value));
@@ -204,7 +203,7 @@ impl Journal {
         self.steps
     }
 
-    /// Lets time pass, and shows each moment at which something differs.
+    /// Lets time pass, and shows each moment at which something changes.
     fn run_for(&mut self, time: Duration) {
         let end = self.rig.now + time;
         while self.rig.now < end {
@@ -220,8 +219,8 @@ fn numbers(masters: impl IntoIterator<Item = usize>) -> String {
     masters.into_iter().map(|master| master.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// A life, or only what differs from a life while all is well. A step with the lines of the step before says
-/// `again`.
+/// All steps, or only their differences from the normal state. A step with the same lines as the last one
+/// says `again`.
 fn rendered(title: &str, steps: &[Shot], usual: &[Shot]) -> String {
     let mut page = format!("# {title}\n");
     let mut before: &[String] = &[];
@@ -241,8 +240,7 @@ fn rendered(title: &str, steps: &[Shot], usual: &[Shot]) -> String {
     page
 }
 
-/// A command: scripts by their names, the three keys of a lock as one, and arguments with random bytes by
-/// their length.
+/// A command with scripts by name, the three keys of a lock as one word, and random arguments by length.
 fn command(words: &[Vec<u8>]) -> String {
     let shown = words.iter().map(|word| {
         let text = String::from_utf8_lossy(word);
@@ -312,7 +310,7 @@ const STATES: &[State] = &[
     ("answers are late", |rig| (0..3).for_each(|index| rig.stall_replies(index)), |rig| rig.end_stalls()),
 ];
 
-/// An operation: its name, what comes before the state of the masters, and itself.
+/// An operation: its name, its preparation before the masters' state, and itself.
 type Operation = (&'static str, fn(&mut Journal), fn(&mut Journal));
 
 const fn options(wait_ms: u64) -> Options {
@@ -415,7 +413,7 @@ fn each_engine_operation_matches_its_golden_file() {
             let mut journal = Journal::new();
             prepare(&mut journal);
             journal.show("held");
-            // Another time than that of the beginning, and a counted one.
+            // Not at the start's exact time, and with a measured acquisition.
             journal.run_for(ms(7));
             begin(&mut journal.rig);
             journal.show("the state of the masters begins");

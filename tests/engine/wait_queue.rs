@@ -1,4 +1,4 @@
-//! Lines of callers who want the same lock, and hand-over among them.
+//! Queues of callers that want the same lock, and hand-over between them.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::model::{Dialect, digest};
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms, no_quorum};
 
-/// Masters with nothing in their logs, and a lock that is held.
+/// Masters with empty logs, and a held lock.
 fn rig_with_holder(count: usize) -> (Rig, OpId) {
     with_holder(Rig::new(count, defaults))
 }
 
-/// The same for a client that does not park.
+/// Like [`rig_with_holder`], with a client that does not park.
 fn polling_rig_with_holder(count: usize) -> (Rig, OpId) {
     with_holder(Rig::new(count, |builder| builder.wake_waiters(false)))
 }
@@ -31,7 +31,7 @@ fn forget_logs(rig: &mut Rig) {
     rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
 }
 
-/// Whose acquisition was granted, as it must be the next outcome.
+/// The acquisition that the next outcome grants.
 #[track_caller]
 fn next_holder(rig: &mut Rig) -> OpId {
     match rig.outcomes.pop_front() {
@@ -87,7 +87,7 @@ fn the_next_caller_has_its_own_token_and_ttl() {
     rig.release(held, true);
     rig.run_for(ms(20));
     rig.end_stalls();
-    // The round that grants the one confirms the release of the other.
+    // The round that grants the next lock also confirms the last one's release.
     let outcomes: Vec<_> = rig.outcomes.drain(..).map(|(_, outcome)| outcome).collect();
     let [Outcome::Acquire(Ok(grant)), Outcome::Release(Ok(released))] = outcomes.as_slice() else {
         panic!("{outcomes:?}")
@@ -148,7 +148,7 @@ fn a_wait_ended_in_the_queue_is_answered() {
     rig.run_for(ms(1));
     let denial = contended(&mut rig);
     assert_eq!((denial.attempts, denial.took), (0, ms(50)));
-    // What is left of the holder's TTL, by its own start.
+    // The rest of the holder's TTL, counted from its own start.
     assert_eq!(denial.holder, HolderTtl::Left(ms(9950)));
     assert!(denial.report.votes.iter().all(|(_, vote)| *vote == Vote::Failed(Failure::Queued)));
     assert_eq!(denial.to_string(), "waited for 50ms, behind unknown (50ms); no master was asked");
@@ -171,7 +171,7 @@ fn outage_fails_every_queued_caller() {
     no_quorum(&mut rig);
 }
 
-/// The first in line asks the masters once the lock of this client is over.
+/// The first waiter asks the masters once this client's lock is over.
 #[test]
 fn outage_after_expiry_fails_every_queued_caller() {
     let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
@@ -204,7 +204,7 @@ fn an_acquisition_without_wait_passes_the_queue() {
     let next = rig.acquire("a", 10_000, 60_000);
     rig.acquire("a", 10_000, 0);
     assert_eq!(contended(&mut rig).attempts, 1);
-    // It gets what is free, and those in line wait for it then.
+    // The caller gets the free lock, and the queued callers wait for it.
     rig.jump(ms(10_001));
     let quick = rig.submit_acquire("a", 10_000, 0);
     rig.pump();
@@ -218,7 +218,7 @@ fn an_acquisition_without_wait_passes_the_queue() {
     assert_eq!(next_holder(&mut rig), next);
 }
 
-/// It is not the head of its queue any more when its next attempt is due.
+/// The waiter is no longer the head of its queue when its next attempt is due.
 #[test]
 fn a_waiter_between_attempts_waits_for_a_quicker_caller() {
     let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
@@ -258,7 +258,7 @@ fn full_local_queue_refuses_at_once() {
     assert_eq!(rig.engine.operation_count(), count);
     assert!(rig.engine.submit(rig.now, request("b")).is_ok());
     assert!(rig.masters[0].log.is_empty());
-    // Nobody is forgotten.
+    // All waiters get an outcome.
     rig.run_for(ms(60_000));
     assert!(rig.outcomes.len() >= limits::QUEUED_COUNT_MAX);
 }
@@ -281,7 +281,7 @@ fn a_run_of_hand_overs_ends_released() {
     assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0), "others may take it");
     rig.run_for(ms(3));
     assert_eq!(next_holder(&mut rig), next);
-    // Another run begins.
+    // A new run of hand-overs begins.
     let last = rig.acquire("a", 10_000, 60_000);
     rig.release(next, false);
     assert_eq!(next_holder(&mut rig), last);
@@ -290,7 +290,7 @@ fn a_run_of_hand_overs_ends_released() {
 #[test]
 fn after_many_hand_overs_the_next_caller_parks() {
     let (mut rig, mut held) = rig_with_holder(3);
-    // It waits in the masters' queues by itself, as a caller of another client does.
+    // A fair caller waits in the masters' queues, like another client's caller.
     let other = rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(60_000)).fair());
     rig.run_for(ms(1));
     for _ in 0..limits::HANDOVER_COUNT_MAX {
@@ -328,7 +328,7 @@ fn a_run_of_hand_overs_ends_in_time() {
     assert_eq!(next_holder(&mut rig), next);
 }
 
-/// The lock takes the slot of one that was handed over.
+/// The lock reuses the slot of a lock that was handed over.
 #[test]
 fn a_lock_from_the_masters_queue_begins_another_run_of_hand_overs() {
     let (mut rig, mut held) = rig_with_holder(3);
@@ -350,7 +350,7 @@ fn a_lock_from_the_masters_queue_begins_another_run_of_hand_overs() {
 #[test]
 fn a_yielding_pause_does_not_outlast_the_wait() {
     let (mut rig, held) = polling_rig_with_holder(1);
-    // A long turn, so the pause would be a tenth of a second at the least.
+    // A long turn, so the pause would be at least a tenth of a second.
     rig.run_for(limits::HANDOVER_TIME_MAX);
     let next = rig.acquire("a", 10_000, 40);
     rig.release(held, false);
@@ -385,7 +385,7 @@ fn a_holder_that_expires_delays_nobody() {
     assert!(rig.masters[0].log.is_empty(), "it waits for the extended end");
     rig.run_for(ms(120));
     assert_eq!(next_holder(&mut rig), next);
-    // What has ended has nothing to hand over.
+    // An ended lock has nothing to hand over.
     let last = rig.acquire("a", 10_000, 60_000);
     rig.release(held, false);
     rig.run_for(ms(500));
@@ -521,7 +521,7 @@ fn released_swap_of_unknown_script_is_undone() {
     rig.stall_replies(0);
     rig.release(held, false);
     granted(&mut rig);
-    // The swap is void by the time at which the master asks for the script: the next lock is released, too.
+    // The swap is void when the master asks for the script, so the next lock is released, too.
     rig.masters[0].errors.clear();
     rig.release(next, false);
     assert!(rig.masters[0].value(rig.now, b"a").is_some());
@@ -558,7 +558,7 @@ fn resent_swap_is_tracked_longer() {
 fn release_by_hand_over_reports_each_masters_answer() {
     let (mut rig, held) = rig_with_holder(5);
     rig.acquire("a", 10_000, 60_000);
-    // One has lost the key, one does not answer.
+    // One master has lost the key, and one does not answer.
     rig.masters[0].load_keys(Default::default());
     (0..5).for_each(|index| rig.stall_replies(index));
     rig.release(held, true);
@@ -586,7 +586,7 @@ fn thousands_of_queued_waits_end_together() {
 fn a_waiter_whose_time_is_over_gets_no_hand_over() {
     let (mut rig, held) = rig_with_holder(3);
     rig.acquire("a", 10_000, 100);
-    // The process stood still, and its wait has no answer yet.
+    // The process was stopped, and its wait has no answer yet.
     rig.jump(ms(200));
     rig.release(held, false);
     contended(&mut rig);
@@ -599,7 +599,7 @@ fn unreleased_claim_outlasts_its_key_on_any_clock() {
     let (mut rig, held) = rig_with_holder(1);
     rig.stop_master(0);
     rig.release(held, false);
-    // The TTL of 10 s, and the drift allowance of a hundredth and 2 ms.
+    // The TTL of 10 s, and the drift allowance of 1 % plus 2 ms.
     rig.run_for(ms(10_101));
     assert_eq!(rig.engine.claim_count(), 1);
     rig.run_for(ms(1));

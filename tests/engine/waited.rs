@@ -1,4 +1,4 @@
-//! For whom callers waited, and how long: what guards, refusals and statistics say of it.
+//! For whom callers waited, and how long, in guards, refusals and statistics.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::rig::Rig;
 use crate::{defaults, denied, granted, ms};
 
 const KEY: &[u8] = b"a";
-/// The place of another client at a model master.
+/// Another client's connection number at a model master.
 const OTHER_CONN: usize = 1000;
-/// The longest time between two reports: a heartbeat.
+/// Longest time between two reports: a heartbeat.
 const BEAT: Duration = ms(1000);
 
-/// Another client has the lock, by a value with this label or without one.
+/// Another client gets the lock, with a value that has this label or none.
 fn hold_by_other(rig: &mut Rig, label: &str) {
     let value = [b"another-clients-tok!".as_slice(), label.as_bytes()].concat();
     let until = rig.now + ms(60_000);
@@ -60,7 +60,7 @@ fn assert_near(time: Duration, expected: Duration, error: Duration, what: &str) 
     assert!(is_near, "{what}: {time:?} instead of {expected:?}");
 }
 
-/// The wait of a lock that the first attempt got.
+/// The wait of a lock that the first attempt acquired.
 fn no_wait() -> Waited {
     let mut waited = Waited::default();
     waited.attempts = 1;
@@ -128,7 +128,7 @@ fn a_wait_names_the_last_holder() {
         let (last, time) = holder(&waited).expect("it was reported");
         assert_eq!(last, "web-7", "{kind}");
         assert_near(time, ms(4500), BEAT, kind);
-        // It stays as it was at the grant.
+        // The value stays as it was at the grant.
         rig.run_for(ms(1000));
         assert_eq!(rig.engine.waited(lock), Some(waited), "{kind}");
         rig.release(lock, false);
@@ -200,7 +200,7 @@ fn timeout_in_the_queue_names_the_holder() {
     let own = contended(&mut rig);
     assert_eq!((own.attempts, own.holder_label.as_deref()), (0, Some("job 1")));
     assert_eq!((holder(&own.waited), own.waited.queued), (Some(("job 1", ms(300))), ms(300)));
-    // The head of the queue learns it from the masters, for the one behind it, too.
+    // The queue's head learns it from the masters, also for the caller behind it.
     let mut rig = Rig::new(3, defaults);
     hold_by_other(&mut rig, "\tworker");
     rig.acquire("a", 10_000, 60_000);
@@ -228,10 +228,10 @@ fn attempt_at_masters_counts_as_no_queue_wait() {
     assert_near(waited.queued, ms(300), ms(5), "the queue");
 }
 
-/// No answer came in the little time that the queue had left.
+/// No answer came in the short time that the queue had left.
 #[test]
 fn queued_attempt_cut_short_is_no_outage() {
-    // One that parks has waited for the key all along.
+    // A parked attempt would have waited for the key all along.
     let mut rig = Rig::new(3, |config| config.wake_waiters(false));
     let first = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -282,12 +282,12 @@ fn next_lock_does_not_report_an_earlier_wait() {
     granted(&mut rig);
     rig.release(lock, false);
     rig.run_for(ms(3_600_000));
-    // In the same slot, of the same name.
+    // In the same slot, with the same name.
     let next = rig.acquire("a", 10_000, 60_000);
     granted(&mut rig);
     assert_eq!(rig.engine.waited(next), Some(no_wait()));
     rig.release(next, false);
-    // Nobody followed the holder meanwhile: the hour is nobody's.
+    // Nobody followed the holder meanwhile, so the hour counts for nobody.
     hold_by_other(&mut rig, "\tworker");
     rig.acquire("a", 10_000, 2000);
     rig.run_for(ms(2000));
@@ -305,7 +305,7 @@ fn a_holder_is_known_though_a_master_is_silent() {
     assert_eq!(holder(&contended(&mut rig).waited), Some(("worker", ms(300))));
 }
 
-/// The answer to the question for the value finds no key any more.
+/// The question for the value finds no key any more.
 #[test]
 fn label_survives_the_loss_of_one_masters_key() {
     let mut rig = Rig::new(3, defaults);
@@ -318,7 +318,7 @@ fn label_survives_the_loss_of_one_masters_key() {
     assert_eq!(contended(&mut rig).holder_label.as_deref(), Some("worker"));
 }
 
-/// Readers that come and go while a writer polls; its last attempt is not answered, or meets a writer.
+/// Readers come and go while a writer polls. The writer's last attempt gets no answer, or meets a writer.
 #[test]
 fn polling_writer_reports_the_latest_readers() {
     for is_last_answered in [false, true] {
@@ -342,7 +342,7 @@ fn polling_writer_reports_the_latest_readers() {
     }
 }
 
-/// Each round asks anew: the readers or the label of an earlier one are not those of the present holder.
+/// Each round asks again: an earlier round's readers or label say nothing about the present holder.
 #[test]
 fn parked_waiter_names_only_the_current_holder() {
     for is_read in [false, true] {
