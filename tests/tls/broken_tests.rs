@@ -7,7 +7,7 @@ use redlatch_support::{Certificates, Fleet, PATIENCE, eventually};
 use crate::front::{Conduct, Front};
 use crate::{TTL, await_down, expect_refusal, open, settings, trusting};
 
-/// A front whose connections all behave like this.
+/// A front on which every connection behaves like this.
 fn start(conduct: Conduct) -> (Fleet, Certificates, Front) {
     let (certificates, fleet) = (Certificates::new(), Fleet::start(1));
     let front = Front::start(fleet.addrs()[0], &certificates, &[conduct]);
@@ -21,7 +21,7 @@ fn an_end_without_close_notify_is_an_error() {
         for inside_record in [false, true] {
             let (_fleet, certificates, front) = start(Conduct::Cut { reply_size, inside_record });
             let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
-            // Over the cut connection nothing, or one acquisition, comes to an end.
+            // Over the cut connection, at most one acquisition ends.
             let _ = client.lock("a").ttl(TTL).try_acquire();
             await_down(&client, &["the connection was cut without an end of TLS (close_notify)"]);
         }

@@ -1,4 +1,4 @@
-//! A TLS server in front of a plaintext master, which does to each of its connections what a test asks for.
+//! A TLS server in front of a plaintext master, with faults on its connections.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,28 +12,28 @@ use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
 use redlatch_support::Certificates;
 
-/// Conduct of the front on one connection.
+/// Behaviour of the front on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conduct {
-    /// Bytes pass, with the certificate of this name.
+    /// Passes bytes, with the certificate of this name.
     Pass(&'static str),
-    /// The same, with new keys before each reply.
+    /// Like `Pass`, with new keys before each reply.
     NewKeys,
-    /// The same, in records of one byte, all of a reply in one write.
+    /// Like `Pass`, in records of one byte, with a whole reply in one write.
     SmallRecords,
-    /// The same, but from [`HANDSHAKE_SIZE_MAX`] bytes of requests on, no reply passes before so many are
-    /// here.
+    /// Like `Pass`, but after [`HANDSHAKE_SIZE_MAX`] bytes of requests, no reply passes until this many have
+    /// arrived.
     Withhold { request_size: usize },
-    /// The connection ends without `close_notify` when so many bytes of replies have passed, at the end of a
-    /// record or inside the next one.
+    /// Closes the connection without `close_notify` after this many bytes of replies, at the end of a record
+    /// or inside the next one.
     Cut { reply_size: usize, inside_record: bool },
-    /// The same with `close_notify`.
+    /// Closes the connection with `close_notify` after this many bytes of replies.
     End { reply_size: usize },
-    /// The TCP connection stands, and nothing answers.
+    /// Accepts the TCP connection, but never answers.
     Stall,
-    /// The bytes of the master, without TLS.
+    /// Passes the master's bytes without TLS.
     Plain,
-    /// Nothing but garbage answers.
+    /// Answers with garbage.
     Garbage,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Front {
 
 struct Shared {
     target: SocketAddr,
-    /// One for each connection in the order of arrival; the last one holds for all that follow.
+    /// One for each connection, in order of arrival; the last one applies to all later connections.
     conducts: Vec<Conduct>,
     certificates: [(&'static str, Arc<ServerConfig>); 5],
     state: Mutex<State>,
@@ -57,10 +57,10 @@ struct Shared {
 #[derive(Default)]
 struct State {
     is_over: bool,
-    /// Copies of the sockets, to end them.
+    /// Copies of the sockets, to close them.
     sockets: Vec<TcpStream>,
     accepted_count: usize,
-    /// How each handshake went, in the order of their ends.
+    /// Kind of each handshake, in the order of their ends.
     handshakes: Vec<HandshakeKind>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -68,7 +68,7 @@ struct State {
 impl Front {
     pub(crate) fn start(target: SocketAddr, certificates: &Certificates, conducts: &[Conduct]) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        // A large write does not fit.
+        // Small, so that a large write does not fit.
         socket2::SockRef::from(&listener).set_recv_buffer_size(16 * 1024).expect("a socket option");
         let addr = listener.local_addr().expect("bound");
         let certificates =
@@ -94,7 +94,7 @@ impl Front {
         self.shared.state().handshakes.clone()
     }
 
-    /// Ends all connections, as a network would that loses them.
+    /// Ends all connections, as if the network lost them.
     pub(crate) fn drop_connections(&self) {
         for socket in self.shared.state().sockets.drain(..) {
             socket.shutdown(Shutdown::Both).ok();
@@ -156,7 +156,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
                 Conduct::Pass(name) => own.session(name),
                 _ => own.session("server"),
             };
-            // Its end is the end of the connection.
+            // An error only ends the connection.
             let _ = Line { client, master, session, conduct, requested_size: 0, passed_size: 0 }.run(&own);
         }));
     }
@@ -167,9 +167,9 @@ struct Line {
     master: TcpStream,
     session: ServerConnection,
     conduct: Conduct,
-    /// Bytes of requests so far.
+    /// Number of request bytes so far.
     requested_size: usize,
-    /// Bytes of replies so far.
+    /// Number of reply bytes so far.
     passed_size: usize,
 }
 
@@ -197,7 +197,7 @@ impl Line {
         }
     }
 
-    /// Which of the two has something to read.
+    /// Which of client and master has something to read.
     fn wait(&self) -> std::io::Result<(bool, bool)> {
         if let Conduct::Withhold { request_size } = self.conduct
             && (HANDSHAKE_SIZE_MAX..request_size).contains(&self.requested_size)
@@ -267,8 +267,8 @@ impl Line {
         Ok(size > 0)
     }
 
-    /// Ends the connection as its conduct says. The client is read until it goes: what it sent must not make
-    /// the end a reset.
+    /// Ends the connection as configured. First reads until the client closes, because unread bytes would
+    /// cause a reset.
     fn end(&mut self, next: &[u8]) -> std::io::Result<bool> {
         match self.conduct {
             Conduct::Cut { inside_record: true, .. } => {

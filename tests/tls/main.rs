@@ -1,4 +1,4 @@
-//! TLS: `rediss://` on the TLS port of real `redis-server` processes, and on peers that break it.
+//! TLS: `rediss://` on the TLS port of real `redis-server` processes, and on peers that break TLS.
 
 mod broken_tests;
 mod front;
@@ -11,17 +11,17 @@ use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Pem, Quarantine, Tls};
 use redlatch_support::{Certificates, Fleet, PATIENCE};
 
-/// The TTL of locks that no test waits for to end.
+/// TTL of locks whose expiry no test awaits.
 const TTL: Duration = Duration::from_secs(30);
 
-/// Masters with a TLS port, whose certificate is `server`, and the certificates of this test.
+/// Starts masters with a TLS port and the certificate `server`. Returns this test's certificates, too.
 fn start(size: usize, auth_clients: &str) -> (Fleet, Certificates) {
     let certificates = Certificates::new();
     let fleet = start_as(size, "server", &["--tls-auth-clients", auth_clients], &certificates);
     (fleet, certificates)
 }
 
-/// The same with the certificate of this name, and further arguments.
+/// Like [`start`], with the certificate of this name, and more arguments.
 fn start_as(size: usize, name: &str, args: &[&str], certificates: &Certificates) -> Fleet {
     let path = |file: String| certificates.path(&file).display().to_string();
     let (certificate, key) = (path(format!("{name}.pem")), path(format!("{name}.key")));
@@ -34,12 +34,12 @@ fn tls_urls(fleet: &mut Fleet) -> Vec<String> {
     fleet.masters().map(|master| master.tls_url()).collect()
 }
 
-/// Trusts the CA of the test.
+/// Settings that trust the test's CA.
 fn trusting(certificates: &Certificates) -> Tls {
     Tls::new().ca(Pem::File(certificates.path("ca.pem")))
 }
 
-/// Masters whose votes count from the start, with limits that are not met by chance.
+/// Settings whose masters vote from the start, with limits that no slow answer exceeds.
 fn settings<U: AsRef<str>>(urls: &[U]) -> ConfigBuilder {
     let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).max_ttl(TTL);
     let config = config.answer_timeout(Duration::from_secs(20)).connect_timeout(Duration::from_secs(20));
@@ -69,7 +69,7 @@ fn await_down(client: &Client, said: &[&str]) {
     }
 }
 
-/// An acquisition fails, and says of the master what it is asked for.
+/// An acquisition must fail, and the error must contain these texts.
 #[track_caller]
 fn expect_refusal(client: &Client, said: &[&str]) {
     await_down(client, said);

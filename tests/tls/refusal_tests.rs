@@ -1,4 +1,4 @@
-//! Peers that are refused, or refuse: what the client says, on both connections of a master.
+//! Peers that refuse or are refused, and the client's messages, on both connections of a master.
 
 use redlatch::{Client, ConnectError, Pem, Redlock, Tls, TlsError};
 use redlatch_support::{Certificates, Fleet, PATIENCE};
@@ -56,7 +56,8 @@ fn a_missing_common_cipher_is_named() {
 fn a_wrong_scheme_is_named() {
     let (mut fleet, certificates) = start(1, "no");
     let plain_as_tls = fleet.master(0).url().replace("redis://", "rediss://");
-    // A plaintext server answers a record only if that has a line feed in it: else the time ends the attempt.
+    // A plaintext server answers a TLS record only if it contains a line feed. Otherwise the time limit ends
+    // the attempt.
     let limit = std::time::Duration::from_millis(300);
     let client = open(settings(&[plain_as_tls]).tls(trusting(&certificates)).connect_timeout(limit));
     expect_refusal(&client, &["check"]);
@@ -141,7 +142,7 @@ fn unusable_files_are_named() {
     }
 }
 
-/// Keys of this test, which protect nothing: a curve and a form that the client does not take.
+/// Test keys, which protect nothing, with a curve and a form that the client does not support.
 const P521: &str = "-----BEGIN PRIVATE KEY-----\n\
 MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIAR9Gvtr4EBXsZwzsu\n\
 iiIBsweMkKWTf7fGvZkriyeZpWW+0FFdScRJqPwvERwNdChGQ6p/ouNAoFtu90z4\n\
@@ -190,7 +191,7 @@ fn keys_that_cannot_be_used_are_named() {
     }
 }
 
-/// As a key that has lost its line feeds in an environment variable.
+/// For example a key that lost its line feeds in an environment variable.
 #[test]
 fn no_part_of_a_broken_key_is_shown() {
     let certificates = Certificates::new();

@@ -1,4 +1,4 @@
-//! Locks over TLS work as they do in plaintext.
+//! Locks over TLS work like locks in plaintext.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,7 +13,7 @@ use rustls::HandshakeKind;
 use crate::front::{Conduct, Front};
 use crate::{TTL, open, settings, start, start_as, tls_urls, trusting};
 
-/// One client waits for the lock of the other, and gets it when that one releases it.
+/// One client waits for the other's lock, and gets it at the release.
 #[track_caller]
 fn check_hand_over(holder: &Client, waiter: &Client) {
     let guard = holder.lock("orders:42").ttl(TTL).wait(PATIENCE).acquire().expect("free");
@@ -48,7 +48,7 @@ fn acquire_wait_and_release_work_over_tls() {
         assert!(guard.release().expect("confirmed").deleted >= 2);
     });
     for master in fleet.masters() {
-        // The harness has the only connection in plaintext.
+        // Only the harness connects in plaintext.
         let port = master.port().to_string();
         let list = master.ask("CLIENT LIST").text();
         assert_eq!(list.matches(&format!("laddr=127.0.0.1:{port} ")).count(), 1, "{list}");
@@ -99,7 +99,7 @@ fn credentials_change_over_tls() {
     let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     assert_eq!(fleet.master(0).ask("ACL SETUSER app resetpass >new").text(), "OK");
     *password.lock().expect("no panic") = "new";
-    // One at the connect, one in place.
+    // One login at the connect, and one on the open connection.
     eventually(PATIENCE, "the new password is accepted", || {
         let stats = fleet.master(0).ask("INFO commandstats").text();
         stats.contains("cmdstat_auth:calls=2,")
@@ -152,20 +152,20 @@ fn many_small_records_are_read_without_another_event() {
     let (certificates, fleet) = (Certificates::new(), Fleet::start(1));
     let front = Front::start(fleet.addrs()[0], &certificates, &[Conduct::SmallRecords]);
     let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
-    // The reply to INFO alone is more records than one read takes.
+    // The reply to INFO alone takes more records than one read.
     assert_eq!(client.masters()[0].state, MasterState::Ready);
     client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
     assert_eq!(front.accepted_count(), 1);
 }
 
-/// The writes have two sizes: more than the session takes in one call, and more than the socket takes in one
-/// write.
+/// The writes have two sizes: more than the TLS session takes at once, and more than the socket takes at
+/// once.
 // I138
 #[test]
 fn a_large_write_goes_out_without_a_reply() {
     let (certificates, mut fleet) = (Certificates::new(), Fleet::start(1));
     for count in [200, 5000] {
-        // Each request has more bytes than its name.
+        // Each request is longer than its name.
         let withhold = Conduct::Withhold { request_size: count * 1000 };
         let front = Front::start(fleet.addrs()[0], &certificates, &[withhold]);
         let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
