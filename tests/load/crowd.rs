@@ -1,5 +1,5 @@
-//! Thousands of waiters of one client, of which a third are fair, for locks that are never free: each ends
-//! when its wait does.
+//! Thousands of waiters of one client, a third of them fair, for locks that are never free: each ends with
+//! its wait.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ use crate::TTL;
 use crate::lateness::Lateness;
 use crate::tasks::{LatestCall, runtime};
 
-/// Waiters of one name.
+/// Number of waiters for each name.
 const WAITERS_PER_NAME: u32 = 40;
-/// One waiter in so many is fair.
+/// One in this many waiters is fair.
 const WAITERS_PER_FAIR: u32 = 3;
-/// The longest wait; the shortest one is half of it.
+/// The longest wait. The shortest is half as long.
 const WAIT_MAX: Duration = Duration::from_secs(4);
-/// This many waiters begin at once.
+/// Number of waiters that begin at once.
 const BURST: u32 = 10;
 const BURST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Has this many waiters wait, and returns the one that ended latest.
+/// Runs this many waiters. Returns the waiter that ended latest.
 pub(crate) fn wait_for_held_locks(
     fleet: &mut Fleet,
     client: &Client,
@@ -31,7 +31,7 @@ pub(crate) fn wait_for_held_locks(
 ) -> LatestCall {
     let name = |index: u32| format!("crowd:{}", index / WAITERS_PER_NAME);
     let names: Vec<String> = (0..waiter_count).step_by(WAITERS_PER_NAME as usize).map(name).collect();
-    // Held by nobody who would have to extend them.
+    // Put as plain keys, so that nobody must extend them.
     let held: Vec<String> = names.iter().map(|name| format!("{name} held")).collect();
     fleet.masters().for_each(|master| drop(master.ask(&format!("MSET {}", held.join(" ")))));
     let ends = runtime().block_on(async {
@@ -46,7 +46,7 @@ pub(crate) fn wait_for_held_locks(
                 let begun = Instant::now();
                 let result = request.acquire_async().await;
                 let call = LatestCall::of(None, begun, wait, &lateness);
-                // Masters that are late with thousands of requests are an outage.
+                // Masters that are late with thousands of requests count as an outage.
                 match result.expect_err("a lock that is held") {
                     AcquireError::Contended(_) => (call, false),
                     AcquireError::NoQuorum(_) => (call, true),

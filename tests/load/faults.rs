@@ -1,4 +1,4 @@
-//! Harms masters at random and heals them: never more than two at once, but for short outages of three.
+//! Harms masters at random and heals them: at most two at once, except in short outages of three.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,14 +29,14 @@ impl Faults {
         }
     }
 
-    /// All masters run again.
+    /// Ends the faults. All masters run again.
     pub(crate) fn end(mut self) -> Fleet {
         self.harming.take().expect("it is there").join().expect("no panic")
     }
 }
 
 impl Drop for Faults {
-    /// A failed test ends its servers, too.
+    /// Also ends the servers of a failed test.
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
         drop(self.harming.take().map(JoinHandle::join));
@@ -51,7 +51,7 @@ fn harm(mut fleet: Fleet, is_over: &AtomicBool) -> Fleet {
         let fault = rng.random_range(0..counts.len());
         counts[fault] += 1;
         let first = rng.random_range(0..5);
-        // One outage in twelve takes the quorum away.
+        // One fault in twelve takes the quorum away.
         let count = [1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3][rng.random_range(0..12)];
         let harmed: Vec<usize> = (0..count).map(|place| (first + place) % 5).collect();
         let pause = Duration::from_millis(rng.random_range(10..1500));
@@ -62,7 +62,7 @@ fn harm(mut fleet: Fleet, is_over: &AtomicBool) -> Fleet {
                 harmed.iter().for_each(|index| fleet.master(*index).cont());
             }
             1 => {
-                // Two restarts within a TTL may lose a quorum of grants: what quarantine is for.
+                // Two restarts within a TTL may lose a quorum of grants; the quarantine is there for that.
                 harmed.iter().for_each(|index| fleet.master(*index).kill());
                 thread::sleep(pause);
                 harmed.iter().for_each(|index| fleet.master(*index).restart());
@@ -83,7 +83,7 @@ fn harm(mut fleet: Fleet, is_over: &AtomicBool) -> Fleet {
 
 fn ask(fleet: &mut Fleet, harmed: &[usize], line: &str) {
     for index in harmed {
-        // The connection that asks may be among those that it cuts.
+        // The asking connection may be among the cut ones.
         let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         let _ = fleet.master(*index).try_command(&args);
     }

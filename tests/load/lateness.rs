@@ -1,6 +1,7 @@
-//! How late this machine is: a thread that sleeps again and again, and notes how much longer each sleep took.
+//! Measures how late this machine is: a thread sleeps again and again, and notes how much longer each sleep
+//! took.
 //!
-//! A call that ends late is a finding only beyond what the machine itself was late meanwhile.
+//! A late call is a fault only beyond the machine's own lateness.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +10,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const SLEEP: Duration = Duration::from_millis(5);
-/// Longer than any call lasts.
+/// Longer than any call.
 const KEPT: Duration = Duration::from_secs(60);
-/// Lateness that no caller notices, and that would fill the memory.
+/// Smaller lateness is ignored: no caller notices it, and it would fill the memory.
 const NOTED_MIN: Duration = Duration::from_millis(5);
 
-/// The sleeps that took longer.
+/// Sleeps that took longer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lateness {
     noted: Arc<Mutex<Noted>>,
@@ -22,13 +23,13 @@ pub(crate) struct Lateness {
 
 #[derive(Debug, Default)]
 struct Noted {
-    /// When each ended, and how late.
+    /// End of each late sleep, and its lateness.
     recent: VecDeque<(Instant, Duration)>,
     worst: Duration,
 }
 
 impl Lateness {
-    /// Begins to measure until the load is over.
+    /// Starts measuring until the load ends.
     pub(crate) fn begin(is_over: Arc<AtomicBool>) -> (Self, JoinHandle<()>) {
         let lateness = Self::default();
         let its = lateness.clone();
@@ -56,14 +57,14 @@ impl Lateness {
         }
     }
 
-    /// Time by which sleeps were late since then, all together: never more than has passed.
+    /// Total lateness of sleeps since then, at most the time that has passed.
     pub(crate) fn since(&self, from: Instant) -> Duration {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let late = noted.recent.iter().rev().take_while(|(at, _)| *at >= from);
         late.map(|(at, late)| (*late).min(*at - from)).sum()
     }
 
-    /// The latest sleep of all.
+    /// The largest lateness of all.
     pub(crate) fn worst(&self) -> Duration {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner).worst
     }

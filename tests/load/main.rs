@@ -1,13 +1,13 @@
-//! Mixed load on five real masters with random faults: all kinds of locks, sets, reentrant locks, waiters
-//! with notifications, TLS on two masters. It looks for what only time brings about: two holders, locks that
-//! stay, calls that come late, errors that nothing explains, tokens, memory and descriptors that grow. A late
-//! machine is no finding: [`lateness`] measures it.
+//! Mixed load on five real masters with random faults: all kinds of locks, sets, reentrant locks, notified
+//! waiters, and TLS on two masters. It finds what only time shows: two holders, leftover locks, late calls,
+//! unexplained errors, and growing tokens, memory and descriptors. A late machine is no fault: [`lateness`]
+//! measures it.
 //!
 //! ```sh
 //! REDLATCH_LOAD_SECONDS=3600 cargo test --release --all-features --test load
 //! ```
 //!
-//! Without the variable it runs for five seconds with fewer tasks, as a test of itself.
+//! Without the variable, it runs for five seconds with fewer tasks, to test itself.
 
 mod crowd;
 mod faults;
@@ -31,21 +31,21 @@ use lateness::Lateness;
 use tasks::{LatestCall, Tasks};
 use witness::Witness;
 
-/// Also the longest one, so a restarted master grants nothing for so long.
+/// TTL of all locks and the fleet's `max_ttl`, so a restarted master does not vote for this long.
 const TTL: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
 const CLIENT_COUNT: usize = 4;
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(50);
-/// How long a drain waits: less than the TTL, by which the masters delete what nobody releases.
+/// Limit of a drain: shorter than the TTL, at whose end the masters delete unreleased locks.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// One lock of so many callers may be released later than that: its master was lost with commands under way,
-/// and what comes over another connection proves nothing before the TTL is over.
+/// One lock of this many callers may be released later: its master was lost with commands under way, and
+/// later connections prove nothing before the TTL ends.
 const CALLERS_PER_UNRELEASED: usize = 5;
-/// Growth of memory that is no finding, beside as much again as there was: tables and buffers keep the size
-/// that the worst outage so far has made, and a worse one may come late.
+/// Allowed growth of memory beyond a doubling: tables and buffers keep their size after the worst outage, and
+/// a worse one may come late.
 const GROWTH_MAX_KB: u64 = 16 * 1024;
 
-/// How much is done.
+/// Amount of load.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     time: Duration,
@@ -73,13 +73,13 @@ impl Scale {
         }
     }
 
-    /// When memory is measured first: at 5 minutes, or half-way of a shorter run.
+    /// Time of the first measurement of memory: after 5 minutes, or halfway through a shorter run.
     fn first_look(&self) -> Duration {
         Duration::from_secs(300).min(self.time / 2)
     }
 }
 
-/// What the process has.
+/// Resources of the process.
 #[derive(Debug, Clone, Copy)]
 struct Usage {
     memory_kb: u64,
@@ -96,20 +96,20 @@ impl Usage {
     }
 }
 
-/// Another one in each run: what happens depends on the machine anyway.
+/// A new seed for each run, because timing depends on the machine anyway.
 fn seed() -> u64 {
     use std::hash::BuildHasher;
     std::hash::RandomState::new().hash_one(0)
 }
 
-/// The longest time for which an attempt waits for a master.
+/// Longest time that an attempt waits for a master.
 fn answer_limit(client: &Client) -> Duration {
     let config = client.config();
     config.answer_limit(config.ttl(TTL).expect("a valid TTL"))
 }
 
-/// How long a call may outlast its wait on a machine that is never late: an attempt of a set may begin as the
-/// wait ends, asks for the holder's time, and finds connections that were closed while idle.
+/// Allowed excess of a call over its wait on a punctual machine: a set's attempt may begin at the wait's end,
+/// ask for the holder's time, and find connections that were closed while idle.
 fn late_max(client: &Client) -> Duration {
     answer_limit(client) * 2 + limits::REVIVE_MAX
 }
@@ -167,7 +167,7 @@ fn report_and_judge(
     let keys_before = keys(fleet);
     let stats: Vec<_> = clients.iter().map(Client::stats).collect();
     let unreleased: usize = clients.iter().map(|client| client.drain(DRAIN_TIME, HeldLocks::Leave)).sum();
-    // At once: soon the TTL ends them, whatever is wrong.
+    // Counted at once, because the TTL soon deletes any leftover.
     let locks_left: usize = fleet.masters().map(|it| key_count(it, false)).sum();
     let sum = |count: fn(&redlatch::stats::Stats) -> u64| stats.iter().map(count).sum::<u64>();
     println!("{report}");
@@ -206,7 +206,7 @@ fn report_and_judge(
     let errors: Vec<_> = report.unexplained_errors().collect();
     assert!(errors.is_empty(), "errors that nothing explains: {errors:?}");
     assert!(last.memory_kb < 2 * first.memory_kb + GROWTH_MAX_KB, "memory grows: {first:?}, then {last:?}");
-    // Connections come and go with the faults, and so do those of waiters.
+    // Connections come and go with faults and waiters.
     let many = CLIENT_COUNT * 5 * 2;
     assert!(last.descriptor_count < first.descriptor_count + many, "{first:?}, then {last:?}");
 }
@@ -224,8 +224,7 @@ fn assert_none_inside_twice(witness: &Witness) {
     assert!(overlaps.is_empty(), "{overlaps:#?}");
 }
 
-/// Number of keys of locks on a master, with those of wait queues if `has_queues`. Keys of fences and
-/// marks do not count.
+/// Number of lock keys on a master, including wait queues if `has_queues`. Fences and marks do not count.
 fn key_count(master: &mut Master, has_queues: bool) -> usize {
     let Raw::List(keys) = master.ask("KEYS *") else { panic!("a list of keys") };
     let is_queue = |key: &str| key.starts_with("redlatch:wait:");
@@ -233,7 +232,7 @@ fn key_count(master: &mut Master, has_queues: bool) -> usize {
     keys.iter().filter(|key| is_counted(&key.text())).count()
 }
 
-/// Five masters, each with a TLS port beside the other one.
+/// Five masters, each with a TLS port beside the plaintext port.
 fn start(certificates: &Certificates) -> Fleet {
     let path = |file: &str| certificates.path(file).display().to_string();
     let files = [path("server.pem"), path("server.key"), path("ca.pem")];

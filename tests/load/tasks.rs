@@ -1,4 +1,4 @@
-//! What the callers do: each acquires some lock in some way, holds it, ends it in some way, and begins anew.
+//! The callers: each acquires a lock in some way, holds it, ends it in some way, and starts again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,17 +17,17 @@ use crate::lateness::Lateness;
 use crate::witness::Witness;
 use crate::{RETRY_DELAY_MAX, Scale, TTL};
 
-/// Resources that most callers want.
+/// Number of resources that most callers want.
 const POPULAR_COUNT: usize = 40;
 const NAMES_PER_SET: usize = 3;
-/// Threads through which an answer comes to its task: the loop leader, the client's own thread that takes
-/// over from it, the runtime's thread that is woken, the one that polls the task.
+/// Number of threads that an answer passes: the loop leader, the client's thread that takes over, the
+/// runtime's woken thread, and the thread that polls the task.
 const THREADS_PASSED: u32 = 4;
-/// The longest time past its wait that a late machine excuses, however late it was.
+/// Largest excess over its wait that a late machine excuses.
 const EXCUSE_MAX: Duration = Duration::from_secs(2);
-/// One in so many calls may have found its lock over, on a machine that was late.
+/// On a late machine, one in this many calls may find that its lock has expired.
 const CALLS_PER_EXPIRY: u64 = 1000;
-/// Time in which a caller has a lock at least once, on average.
+/// On average, a caller gets at least one lock in this time.
 const TIME_PER_LOCK: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,22 +53,22 @@ const KINDS: [Kind; 8] = [
     Kind::Abandoned,
 ];
 
-/// What the callers have met.
+/// Results of the callers.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// By kind: locks, refusals, outages, other errors.
+    /// By kind: locks, refusals, outages, and other errors.
     counts: BTreeMap<Kind, [u64; 4]>,
-    /// By variant, beside contention and too few masters.
+    /// By variant, other than contention and too few masters.
     other_errors: BTreeMap<&'static str, u64>,
     pub(crate) latest: LatestCall,
 }
 
-/// The acquisition that outlasted its wait by the longest time.
+/// The acquisition that exceeded its wait most.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct LatestCall {
-    /// How long it outlasted its wait.
+    /// Excess over the wait.
     late: Duration,
-    /// How late the machine was since the wait ended.
+    /// Lateness of the machine since the wait's end.
     machine: Duration,
     kind: Option<Kind>,
     wait: Duration,
@@ -82,40 +82,40 @@ impl LatestCall {
         Self { late, machine: lateness.since(wait_until), kind, wait }
     }
 
-    /// Another call has ended.
+    /// Notes the end of another call.
     pub(crate) fn note(&mut self, call: Self) {
         if call.unexplained() > self.unexplained() || self.wait.is_zero() {
             *self = call;
         }
     }
 
-    /// What the machine does not explain: an answer passes through few threads, and each may be late once.
+    /// Excess that the machine does not explain: an answer passes few threads, and each may be late once.
     pub(crate) fn unexplained(&self) -> Duration {
         self.late.saturating_sub((self.machine * THREADS_PASSED).min(EXCUSE_MAX))
     }
 }
 
 impl Report {
-    /// Errors that nothing explains: not contention, not too few masters, not a late machine, which excuses
-    /// few.
+    /// Unexplained errors: not contention, not too few masters, and not a late machine, which excuses few
+    /// errors.
     pub(crate) fn unexplained_errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let excused_max = self.counts.values().flatten().sum::<u64>() / CALLS_PER_EXPIRY;
         let errors = self.other_errors.iter().map(|(name, count)| (*name, *count));
         errors.filter(move |(name, count)| *name != EXPIRED_WITH_MACHINE || *count > excused_max)
     }
 
-    /// Tokens of one client that its callers need, of which there are so many.
+    /// Number of tokens that this many callers of one client need.
     ///
-    /// If masters hang, each token counts until its TTL has ended. A caller pauses after an attempt, for half
-    /// of the longest retry delay on average. A set asks for all its names at once.
+    /// If masters hang, each token counts until its TTL ends. After an attempt, a caller pauses for half of
+    /// the longest retry delay on average. A set requests all its names at once.
     pub(crate) fn tokens_needed(caller_count: usize) -> usize {
         let pauses = TTL.as_millis() / (RETRY_DELAY_MAX / 2).as_millis();
         let attempt_count = usize::try_from(pauses).expect("a small number");
         caller_count * attempt_count * (KINDS.len() - 1 + NAMES_PER_SET) / KINDS.len()
     }
 
-    /// Kinds of which fewer locks were acquired than so many callers must have had in this time: each kind
-    /// has a third of its share at least.
+    /// Kinds with fewer locks than this many callers must have had in this time. Each kind must have at least
+    /// a third of its share.
     pub(crate) fn scarce_kinds(&self, caller_count: usize, time: Duration) -> Vec<String> {
         let needed = caller_count as u128 * time.as_millis() / TIME_PER_LOCK.as_millis();
         let needed = needed / KINDS.len() as u128 / 3;
@@ -135,7 +135,7 @@ impl Report {
         self.latest.note(other.latest);
     }
 
-    /// An acquisition has ended; `is_late` says whether a late machine explains that a lock was over.
+    /// Notes the end of an acquisition; `is_late` says whether a late machine explains an expired lock.
     fn count<T>(&mut self, kind: Kind, result: &Result<T, AcquireError>, is_late: bool) {
         let place = match result {
             Ok(_) => 0,
@@ -150,10 +150,10 @@ impl Report {
     }
 }
 
-/// Expiry that a late machine explains.
+/// Name for an expiry that a late machine explains.
 const EXPIRED_WITH_MACHINE: &str = "Expired on a late machine";
 
-/// The variant of an error.
+/// Name of an error's variant.
 fn name(error: &AcquireError, is_explained: bool) -> &'static str {
     match error {
         AcquireError::Expired(_) if is_explained => EXPIRED_WITH_MACHINE,
@@ -193,7 +193,7 @@ impl fmt::Display for LatestCall {
     }
 }
 
-/// As many threads as this load is made for.
+/// A runtime with the number of threads that this load is designed for.
 pub(crate) fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime")
@@ -223,7 +223,7 @@ impl Tasks {
                 lateness: lateness.clone(),
                 answer_limit,
                 resource_count: scale.resource_count,
-                // So that many callers leave the machine some time.
+                // Longer for more callers, so that the machine gets some rest.
                 pause_max: Duration::from_millis(scale.task_count as u64),
                 rng: StdRng::seed_from_u64(crate::seed() ^ number as u64),
                 report: Report::default(),
@@ -233,7 +233,7 @@ impl Tasks {
         Self { runtime, running }
     }
 
-    /// Waits for the end of each.
+    /// Waits until all callers have ended.
     pub(crate) fn end(mut self) -> Report {
         let mut sum = Report::default();
         self.runtime.block_on(async {
@@ -272,10 +272,10 @@ impl Caller {
         self.report
     }
 
-    /// An acquisition with this wait has ended.
+    /// Notes the end of an acquisition with this wait.
     fn count<T>(&mut self, kind: Kind, begun: Instant, wait: Duration, result: &Result<T, AcquireError>) {
         let now = Instant::now();
-        // A lock that was over had been sent a validity before, and its answers came within the answer limit.
+        // An expired lock was requested one validity earlier, and its answers came within the answer limit.
         let validity_from = now.checked_sub(TTL).unwrap_or(begun).max(begun);
         let needed = TTL.saturating_sub(self.answer_limit * 2);
         let is_late = self.lateness.since(validity_from) * THREADS_PASSED / 2 >= needed;
@@ -315,7 +315,7 @@ impl Caller {
         self.leave(resource, from, guard, kind == Kind::Reader).await;
     }
 
-    /// Short visits mostly, and some that last.
+    /// Mostly short visits, and some long ones.
     async fn hold(&mut self, longest: Duration) {
         let share = if self.rng.random_bool(0.9) { 0.02 } else { 1.0 };
         let share = self.rng.random_range(0.0..share);
@@ -367,7 +367,7 @@ impl Caller {
         let _ = outer.release_async().await;
     }
 
-    /// Gives up at some moment, and leaves nothing behind.
+    /// Gives up at a random moment. Nothing may be left.
     async fn abandon(&mut self, wait: Duration) {
         let resource = self.resource();
         let request = self.request(resource, wait);
