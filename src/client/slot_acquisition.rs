@@ -11,9 +11,8 @@
 //!
 //! A slot is an ordinary lock, so exclusion does not depend on this module. The *door* is a fair lock of the
 //! pool. Only its holder waits for slots, so every other waiter costs one queue entry, and waiters keep their
-//! order. Simultaneous callers may split the votes for a free slot; a caller that does not wait then searches
-//! again. The module has no connections and no clock, so the simulator takes the same steps as a
-//! [`crate::Client`].
+//! order. If callers split the votes for a free slot, a caller that does not wait searches again. No
+//! connections and no clock, so the simulator takes the same steps as a [`crate::Client`].
 
 use std::time::{Duration, Instant};
 

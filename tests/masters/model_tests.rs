@@ -6,7 +6,7 @@
 //! race decides a reply.
 //!
 //! ```text
-//!  REDLATCH_MODEL_SEEDS=0..1000    other seeds than the tests' own
+//! REDLATCH_MODEL_SEEDS=0..1000    other seeds than the tests' own
 //! REDLATCH_VALKEY=valkey-server   also this server, with the commands that Redis 7.0 does not have
 //! ```
 

@@ -1,4 +1,4 @@
-//! What the applications ask of their clients, and what they do with the answers.
+//! Requests of the applications to their clients, and their use of the answers.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::network::chance;
 use crate::queries;
 use crate::world::{World, described, note, shown};
 
-/// What follows the token in the values of callers that have a label.
+/// The label part of values, for callers that have a label.
 pub const LABEL: &str = "web-3:4711:billing";
 
 impl World {
@@ -28,7 +28,7 @@ impl World {
         self.submit_with(client, key, options)
     }
 
-    /// A lock of any kind that this world knows.
+    /// Draws options for a lock of any kind in this world.
     pub fn draw_options(&mut self, ttl: Duration, wait: Duration) -> Options {
         let is_fenced = self.habits.fenced_ppm > 0 && chance(&mut self.rng, self.habits.fenced_ppm);
         let is_fair = self.habits.fair_ppm > 0 && chance(&mut self.rng, self.habits.fair_ppm);
@@ -81,7 +81,7 @@ impl World {
         self.deliver(client);
         let lock = self.clients[client].engine.submit(now, request).ok()?;
         self.clients[client].taken_count += 1;
-        // One round and the question for the holder, or all within the wait.
+        // One round and the question for the holder, or the whole wait.
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
         note!(self, "c{client} asks for {}, {options:?}, {label:?}, as {lock:?}", shown(key));
         self.clients[client].locks.push((
@@ -124,8 +124,8 @@ impl World {
         self.wake(client, self.now);
     }
 
-    /// The longest answer limit of a TTL, and what 300 replies owed add to it. Masters that owe more than 100
-    /// put it off.
+    /// The longest answer limit of any TTL, extended for 300 owed replies. Masters that owe more than 100
+    /// extend it.
     pub fn release_limit(&self) -> Duration {
         let longest = self.config.ttl(self.config_max_ttl()).expect("valid");
         self.config.answer_limit(longest) + Duration::from_millis(20)
@@ -153,7 +153,7 @@ impl World {
         self.wake(client, self.now);
     }
 
-    /// Leaves a lock to its TTL, or for the rest of a time; one whose validity has ended is released.
+    /// Leaves a lock to its TTL, or for the rest of a time. A lock whose validity has ended is released.
     pub fn submit_leave(&mut self, client: usize, lock: OpId, rest: Option<Duration>) {
         if !self.end_asking(client, lock) {
             return;
@@ -206,13 +206,13 @@ impl World {
         *self.habits.ttls.iter().max().expect("at least one")
     }
 
-    /// The guard is what the engine says now.
+    /// Updates the guard from its engine.
     pub fn follow_validity(&mut self, client: usize, lock: OpId) {
         let engine = &self.clients[client].engine;
         if let Some(guard) = self.checker.guards.iter_mut().find(|it| it.client == client && it.lock == lock)
             && let Some(valid_until) = engine.valid_until(lock)
         {
-            // A lock that was not moved is valid until then.
+            // A lock that was not moved stays valid until then.
             let read = engine.validity(lock).map(|it| it.until(guard.valid_until));
             guard.valid_until = valid_until;
             if read != Some(valid_until) {
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// Renewals have no outcome: a lock that is valid for longer than before was extended.
+    /// Renewals have no outcome, so a longer validity shows an extension.
     pub fn follow_renewals(&mut self, client: usize) {
         let it = &self.clients[client];
         let renewed: Vec<(OpId, Instant)> = it
@@ -234,7 +234,7 @@ impl World {
             })
             .collect();
         for (lock, valid_until) in renewed {
-            // A renewal that was under way when the loss was reported may succeed yet.
+            // A renewal that was under way when the loss was reported may still succeed.
             let notified_at = self.clients[client].lock(lock).and_then(|it| it.loss_notified_at);
             if notified_at.is_some_and(|at| valid_until > at + self.config_max_ttl()) {
                 self.checker.violate(format!("c{client} {lock:?}: renewed after its loss was reported"));
@@ -280,7 +280,7 @@ impl World {
         self.digest.add(self.now, name.as_bytes());
         note!(self, "c{client} {lock:?} {name}{}", described(&outcome));
         let known = self.clients[client].lock(lock).map(|it| it.pending.map(|(pending, _)| pending));
-        // A release was submitted since: what it overtook may still be answered.
+        // A release was submitted later, but an overtaken answer may still arrive.
         let is_overtaken =
             expected != Pending::Release && matches!(known, None | Some(Some(Pending::Release)));
         if is_overtaken {
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    /// Counts by what kind of lock it is and how it was had.
+    /// Counts a grant by the lock's kind and by how it was acquired.
     fn count_grant(&mut self, client: usize, lock: OpId, grant: &Grant) {
         let facts = self.checker.facts.get(grant.token.as_bytes().as_slice());
         let kinds = [
@@ -345,7 +345,7 @@ impl World {
         }
     }
 
-    /// An answer is fetched: by a set, an owner or a worker for slots that asked for it, if one did.
+    /// Passes a fetched answer to the set, owner or slot worker that asked for it, if any.
     pub fn notify_family(&mut self, client: usize, op: OpId, outcome: &Outcome) {
         self.notify_set(client, op, outcome);
         self.notify_owner(client, op, outcome);
@@ -383,9 +383,9 @@ impl World {
             options = options.auto_extend(self.rng.random_range(ttl..=4 * ttl));
         }
         let lock = self.submit_with(client, &key, options);
-        // Some do not wait for the end.
+        // Some workers do not wait for the end.
         let patience = chance(&mut self.rng, 100_000).then(|| self.rng.random_range(0..=100 * MS));
-        // At a completion table it may have been denied by now.
+        // With a completion table, the lock may have been denied by now.
         let is_over = lock.is_some_and(|lock| self.clients[client].lock(lock).is_none());
         let patience = patience.or(is_over.then_some(self.habits.pause_max / 4));
         let worker = &mut self.clients[client].workers[worker];
@@ -400,7 +400,7 @@ impl World {
         }
         let dice: u32 = self.rng.random_range(0..100);
         if is_pending || dice < 35 || (self.habits.is_closing && dice < 70) {
-            // Of what is under way nothing more is heard: this cancels it.
+            // This cancels what is under way, so nothing more arrives.
             self.submit_release(client, lock, false);
             self.clients[client].workers[worker] =
                 Worker { lock: None, due: self.now + self.habits.pause_max / 4 };

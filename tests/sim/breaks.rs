@@ -1,12 +1,12 @@
 //! Breaks each statement and each term of each script once, and looks for a test that notices: the comparison
-//! with the model (`scripts.rs`), or for scripts that it does not have in Rust their tables (`table.rs`).
+//! with the model (`scripts.rs`), or the tables of scripts without a Rust model (`table.rs`).
 //!
-//! A break that nothing notices is a finding, unless [`EQUIVALENT`] says why it changes nothing. What several
-//! scripts have is broken in all of them. A plain run takes one break in sixteen. By hand:
+//! A break that no test notices is a fault, unless [`EQUIVALENT`] says why it changes nothing. Code that
+//! several scripts share is broken in all of them. A plain run takes one break in sixteen. By hand:
 //!
 //! ```text
 //! REDLATCH_BREAKS=all          scripts/defects test --test sim each_break       all of them
-//! REDLATCH_BREAKS=schedules    the same, and lists those that no schedule of the script's own kind notices
+//! REDLATCH_BREAKS=schedules    the same, and lists breaks that no schedule of the script's own kind notices
 //! ```
 
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ use crate::{scripts, table};
 #[path = "syntax.rs"]
 mod syntax;
 
-/// Seeds of the comparison for each break. Nearly all are noticed with one of the first.
+/// Seeds of the comparison for each break. One of the first seeds notices nearly all.
 const SEEDS: u64 = 3000;
-/// And for those that change nothing.
+/// Seeds for breaks that change nothing.
 const SEEDS_OF_EQUIVALENT: u64 = 20;
-/// Of so many breaks a plain run takes one.
+/// A plain run takes one break in this many.
 const SAMPLE: usize = 16;
 
-/// Breaks that change nothing: what the script's name starts with, a part of how the break is shown, and why.
+/// Breaks that change nothing: beginning of the script's name, part of the shown break, and reason.
 const EQUIVALENT: [(&str, &str, &str); 43] = [
     (
         "release",
@@ -102,7 +102,7 @@ fn is_noticed(broken: &Broken) -> bool {
     fails(|| lua::with_broken(broken.breaks(), check))
 }
 
-/// By the schedules about locks of the script's kind.
+/// Whether the schedules about the script's kind of lock notice the break.
 fn is_noticed_by_schedules(broken: &Broken) -> bool {
     let schedules = match scripts::kind_of_lock(broken.0[0].script) {
         Some("fenced") => directed::fence::ALL.to_vec(),
@@ -116,7 +116,7 @@ fn is_noticed_by_schedules(broken: &Broken) -> bool {
     schedules.into_iter().any(|schedule| fails(|| lua::with_broken(broken.breaks(), schedule)))
 }
 
-/// One break: of one script, or of what several scripts have.
+/// One break in one script, or in code that several scripts share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Broken(Vec<Variant>);
 
@@ -149,7 +149,7 @@ fn all() -> Vec<Broken> {
     all
 }
 
-/// Those of some breaks that a test does not notice.
+/// The breaks that a test does not notice.
 fn survivors(breaks: &[Broken], is_noticed: fn(&Broken) -> bool) -> Vec<Broken> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -168,7 +168,7 @@ fn wanted() -> String {
     std::env::var("REDLATCH_BREAKS").unwrap_or_default()
 }
 
-/// As many as a run takes.
+/// The sample of a run.
 fn sampled(all: impl Iterator<Item = Broken>) -> Vec<Broken> {
     all.step_by(if wanted().is_empty() { SAMPLE } else { 1 }).collect()
 }
@@ -187,7 +187,7 @@ fn each_break_of_a_script_is_noticed() {
     }
 }
 
-/// What is said to change nothing is still there, and is not noticed.
+/// A break listed as equivalent must still exist, and must not be noticed.
 #[test]
 fn the_breaks_that_change_nothing_are_not_noticed() {
     let breaks: Vec<_> = all().into_iter().filter(|it| it.is_equivalent().is_some()).collect();

@@ -1,8 +1,7 @@
-//! Clients that are used the way of `Client`: a completion table stands between the callers and their engine.
+//! Clients used like `Client`: a completion table stands between the callers and their engine.
 //!
 //! Callers are tasks: they are woken, fetch their answers late, and give up at any moment. Each answer is
-//! judged when it comes, as without a completion table, and once more when it is fetched: it is still the
-//! same.
+//! judged when it arrives, as without a completion table, and again when it is fetched: it must be the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,18 +19,18 @@ use crate::world::{World, note};
 #[derive(Default)]
 pub struct Callers {
     pub completions: Completions,
-    /// They are busy with something else, and fetch nothing.
+    /// The callers are busy elsewhere, and fetch nothing.
     pub are_away: bool,
     asked: Vec<Asked>,
 }
 
-/// What a caller waits for, or has not fetched.
+/// A caller's expected or unfetched answer.
 struct Asked {
     lock: OpId,
     ticket: CompletionToken,
     question: OutcomeKind,
     wakes: Arc<Count>,
-    /// What it is to get, and when it looks.
+    /// The answer, and when the caller looks at it.
     answer: Option<(Outcome, Time)>,
 }
 
@@ -45,7 +44,7 @@ impl Wake for Count {
 }
 
 impl Callers {
-    /// When a caller looks for an answer that is there.
+    /// When the next caller looks at an answer that has arrived.
     pub fn next_look(&self) -> Option<Time> {
         if self.are_away {
             return None;
@@ -63,7 +62,7 @@ impl World {
         *self.statistics.calls.entry(what).or_default() += 1;
     }
 
-    /// A caller waits for this answer from now on.
+    /// Registers a caller for this answer.
     pub fn ask(&mut self, client: usize, lock: OpId, pending: Pending) {
         let question = match pending {
             Pending::Acquire => OutcomeKind::Acquire,
@@ -82,8 +81,8 @@ impl World {
         self.deliver(client);
     }
 
-    /// Has the completion table take what the engine has, and judges it. Before each request, too: see
-    /// [`Completions::expect`].
+    /// Moves outcomes from the engine to the completion table, and judges them. Also called before each
+    /// request; see [`Completions::expect`].
     pub fn deliver(&mut self, client: usize) {
         let now = self.local(client);
         let it = &mut self.clients[client];
@@ -108,11 +107,11 @@ impl World {
             }
             self.take_outcome(client, lock, answer);
         }
-        // An extension that nobody waits for any more may have prolonged a lock, or cut it short.
+        // An extension that nobody awaits may have prolonged or shortened a lock.
         self.follow_all(client);
     }
 
-    /// The guards of this client are what its engine says now.
+    /// Updates this client's guards from its engine.
     fn follow_all(&mut self, client: usize) {
         let guards = self.checker.guards.iter().filter(|guard| guard.client == client);
         let engine = &self.clients[client].engine;
@@ -135,7 +134,7 @@ impl World {
         }
     }
 
-    /// Callers whose time has come fetch their answers, or give up with the answer there.
+    /// Callers whose time has come fetch their answers, or give up although the answer is there.
     pub fn look(&mut self, client: usize) {
         loop {
             let Some(callers) = self.clients[client].callers.as_ref().filter(|it| !it.are_away) else {
@@ -143,7 +142,7 @@ impl World {
             };
             let is_due = |it: &Asked| it.answer.as_ref().is_some_and(|(_, at)| *at <= self.now);
             let Some(index) = callers.asked.iter().position(is_due) else { break };
-            // In the end all want what they wait for.
+            // At the end, every caller wants its answer.
             let (lock, question) = (callers.asked[index].lock, callers.asked[index].question);
             let is_impatient = !self.habits.is_closing && chance(&mut self.rng, 100_000);
             // A set is dropped as a whole, and an owner's callers leave one by one.
@@ -159,7 +158,7 @@ impl World {
                 self.fetch_at(client, index);
             }
         }
-        // Some look before they are woken, or are in another task by now.
+        // Some callers look before they are woken, or have moved to another task.
         if chance(&mut self.rng, 50_000)
             && let Some(callers) = &mut self.clients[client].callers
         {
@@ -174,7 +173,7 @@ impl World {
         }
     }
 
-    /// Some callers do not wait for an extension or a release that they have just asked for.
+    /// Some callers do not wait for an extension or release that they have just requested.
     pub fn grow_impatient(&mut self, client: usize, worker: usize, lock: OpId) {
         let is_pending = self.clients[client].lock(lock).is_some_and(|it| it.pending.is_some());
         if is_pending && self.clients[client].callers.is_some() && chance(&mut self.rng, 200_000) {
@@ -182,7 +181,7 @@ impl World {
         }
     }
 
-    /// Whether a caller drops its extension and keeps the lock.
+    /// Whether a caller drops its extension, and keeps the lock.
     pub fn drops_extension(&mut self, client: usize, worker: usize, lock: OpId) -> bool {
         let it = self.clients[client].lock(lock).and_then(|it| it.pending);
         let is_extending = it.is_some_and(|(pending, _)| pending == Pending::Extend);
@@ -202,7 +201,7 @@ impl World {
         if fetched != asked.answer.map(|(answer, _)| answer) {
             self.checker.violate(format!("c{client} {:?}: another answer is fetched than came", asked.lock));
         }
-        // A query's answer was reported when it came.
+        // A query's answer was already reported when it arrived.
         if let Some(outcome) = fetched
             && asked.question == OutcomeKind::Acquire
         {
@@ -255,7 +254,7 @@ impl World {
         self.wake(client, self.now);
     }
 
-    /// Whether whoever waits for an errand at the completion table could be made not to.
+    /// Abandons an errand at the completion table. Returns whether a caller was waiting.
     pub fn abandon_query(&mut self, client: usize, op: OpId) -> bool {
         let callers = self.clients[client].callers.as_ref();
         let Some(index) = callers.and_then(|callers| callers.waits_for(op)) else { return false };
@@ -263,7 +262,7 @@ impl World {
         true
     }
 
-    /// The caller that waits for this lock does not want it any more.
+    /// The caller that waits for this lock gives up.
     pub fn give_up(&mut self, client: usize, lock: OpId) {
         let callers = self.clients[client].callers.as_ref();
         if let Some(index) = callers.and_then(|callers| callers.waits_for(lock)) {
@@ -271,7 +270,7 @@ impl World {
         }
     }
 
-    /// Nobody knows of this lock any more; its worker goes on with another.
+    /// Forgets a lock; its worker goes on with another.
     fn leave_lock(&mut self, client: usize, lock: OpId) {
         self.clients[client].forget(lock);
         let due = self.now + self.habits.pause_max / 4;
@@ -280,8 +279,8 @@ impl World {
         }
     }
 
-    /// Before a caller does something else with its lock it fetches what is there, and drops what is not.
-    /// False if that was the lock itself.
+    /// Before a caller uses its lock otherwise, it fetches answers that have arrived and drops the rest.
+    /// Returns false if this ended the lock.
     pub fn end_asking(&mut self, client: usize, lock: OpId) -> bool {
         let Some(callers) = &self.clients[client].callers else { return true };
         let Some(index) = callers.waits_for(lock) else { return true };
@@ -295,7 +294,7 @@ impl World {
         !is_lock
     }
 
-    /// No slot is left behind: each has a caller.
+    /// Checks that each slot of the table has a caller.
     pub fn check_callers(&mut self, client: usize) {
         let Some(callers) = &self.clients[client].callers else { return };
         let (kept, asked) = (callers.completions.kept_count(), callers.asked.len());
@@ -304,7 +303,7 @@ impl World {
         }
     }
 
-    /// Long after the end nobody waits.
+    /// Checks that nobody waits long after the end.
     pub fn check_no_callers(&mut self, client: usize) {
         self.check_callers(client);
         if let Some(callers) = &self.clients[client].callers

@@ -1,8 +1,8 @@
-//! What is true of tokens and locks, and whether what the clients got agrees with it.
+//! The truth about tokens and locks, and whether the clients' results agree with it.
 //!
-//! Sees everything: the masters' data, all clocks, all faults. Judges each history only on what is promised
-//! under the faults that it had: a loss beyond a lock's margin makes that lock void, and clocks that differ
-//! by more than the drift allowance end all judgement of exclusion.
+//! Sees everything: the masters' data, all clocks, all faults. Judges a history only by the promises that
+//! hold under its faults: losing more masters than its margin voids a lock, and clock rates that differ by
+//! more than the drift allowance end all judgement of exclusion.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,59 +15,59 @@ use crate::model::{Keys, Wall, fence_in, lease_end, leases, token_of};
 use crate::network::Conn;
 use crate::parked::Parking;
 
-/// The truth about one token.
+/// Facts about one token.
 pub struct Facts {
-    /// The client that drew it, and in which of its lives.
+    /// The client that drew it, and the client's life at that time.
     pub client: usize,
     pub life: u32,
     pub key: Vec<u8>,
-    /// By master, its process that last said it had it.
+    /// By master: the process that last confirmed the token.
     pub granted_by: Vec<Option<u32>>,
-    /// And the connection over which it did.
+    /// By master: the connection of that confirmation.
     pub granted_over: Vec<Option<usize>>,
-    /// By master, how long its last TTL was under way.
+    /// By master: how long its last TTL was under way.
     pub late: Vec<Time>,
-    /// Masters where it is back after it was gone, from some older data.
+    /// Masters where older data restored the token.
     pub returned: MasterSet,
-    /// Masters that said they did not have it, when asked to extend or release it.
+    /// Masters that denied having it, when asked to extend or release it.
     pub denied: MasterSet,
-    /// Masters that lost it, or will let it expire too early, in a way that nothing protects from.
+    /// Masters that lost it, or will let it expire too early, without protection.
     pub lost: MasterSet,
-    /// Masters that lost it in a restart: the quarantine protects from that.
+    /// Masters that lost it in a restart, from which the quarantine protects.
     pub forgotten: MasterSet,
-    /// Whether some master put it in another one's place.
+    /// Whether a master swapped it for another token.
     pub is_handed_over: bool,
     /// Its client left it to its TTL, or for a time.
     pub is_left: bool,
-    /// Of a fenced lock: its fencing token, and when a master first took it.
+    /// For a fenced lock: the fencing token, and when a master first accepted it.
     pub fence: Option<(u64, Time)>,
-    /// Masters that forgot its fence in a way that nothing protects from.
+    /// Masters that forgot its fence without protection.
     pub fence_lost: MasterSet,
 }
 
-/// A fencing token that its holder got.
+/// A fencing token that was handed out.
 pub struct Issued {
     pub key: Vec<u8>,
     pub fence: u64,
     pub token: Vec<u8>,
     pub notified_at: Time,
-    /// The quorum that it got.
+    /// The quorum of its grant.
     pub granted: MasterSet,
 }
 
-/// A lock that its holder may take for valid.
+/// A lock that its holder may consider valid.
 pub struct Guard {
     pub client: usize,
     pub lock: OpId,
     pub key: Vec<u8>,
     pub token: Vec<u8>,
-    /// Others may have it, too, who are like this one.
+    /// Whether other shared holders may have it, too.
     pub is_shared: bool,
     pub valid_until: Instant,
-    /// Masters that were known to hold it when it began or was last prolonged. One that restarted stays among
-    /// them: the quarantine speaks for it.
+    /// Masters known to hold it when it began or was last prolonged. A restarted master stays included,
+    /// because its quarantine protects the lock.
     pub counted: MasterSet,
-    /// More masters lost it than it was promised to bear.
+    /// More masters lost it than its margin allows.
     pub is_void: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct Waiter {
     pub client: usize,
     pub lock: OpId,
     key: Vec<u8>,
-    /// When it asked.
+    /// Time of the request.
     asked_at: Time,
 }
 
@@ -86,7 +86,7 @@ impl Waiter {
     }
 }
 
-/// Tokens are random, so a hash of them needs no secret and no care.
+/// Tokens are random, so any hash of them will do.
 #[derive(Default)]
 pub struct TokenHasher(u64);
 
@@ -97,7 +97,7 @@ impl Hasher for TokenHasher {
         }
     }
 
-    /// All have the same size.
+    /// All tokens have the same size.
     fn write_usize(&mut self, _size: usize) {}
 
     fn finish(&self) -> u64 {
@@ -106,27 +106,27 @@ impl Hasher for TokenHasher {
 }
 
 pub struct Checker {
-    /// Masters in each client's list, and servers that there are.
+    /// Number of masters in each client's list, and of all servers.
     master_count: usize,
     pub server_count: usize,
     pub facts: HashMap<Vec<u8>, Facts, BuildHasherDefault<TokenHasher>>,
-    /// By token and master, the attempts that were ever parked.
+    /// By token and master: all attempts that were ever parked.
     pub parkings: HashMap<Vec<u8>, BTreeMap<usize, Parking>, BuildHasherDefault<TokenHasher>>,
     pub guards: Vec<Guard>,
-    /// By client and key, the masters that ever refused it.
+    /// By client and key: all masters that ever refused it.
     refused: Vec<(usize, Vec<u8>, MasterSet)>,
-    /// What was found wrong first.
+    /// The first fault found.
     pub violation: Option<String>,
-    /// Exclusion is promised: the clocks' rates are within the drift allowance.
+    /// Whether exclusion is promised: clock rates differ by less than the drift allowance.
     pub judges_exclusion: bool,
-    /// The order of fencing tokens is promised, as far as the masters' rates go.
+    /// Whether the order of fencing tokens is promised, as far as the masters' clock rates matter.
     pub judges_fences: bool,
     pub issued: Vec<Issued>,
-    /// Deletions by force that a client has asked a master for and that were not carried out.
+    /// Forced deletions that a client has requested and a master has not carried out.
     pub forced: BTreeMap<(usize, usize, Vec<u8>), u32>,
-    /// In the order in which they asked.
+    /// In the order of their requests.
     pub waiters: Vec<Waiter>,
-    /// Their order is promised to those who asked later.
+    /// The order is promised to waiters who ask later than this.
     disturbed_until: Time,
     pub guard_count: u64,
     pub void_count: u64,
@@ -163,7 +163,7 @@ impl Checker {
         quorum(self.master_count)
     }
 
-    /// A master said yes to a `SET` or to an extension.
+    /// A master accepted a `SET` or an extension.
     pub fn note_granted(&mut self, index: usize, conn: &Conn, key: &[u8], value: &[u8], late: Time) {
         let token = token_of(value);
         let (count, client, life) = (self.server_count, conn.client, conn.client_life);
@@ -184,12 +184,12 @@ impl Checker {
             fence_lost: MasterSet::EMPTY,
         });
         facts.granted_by[conn.master] = Some(conn.master_life);
-        // A late command of a broken connection does not replace one that was sent over the next.
+        // A late command of a broken connection does not replace a command of the next connection.
         if conn.left_at.is_none() || facts.granted_over[conn.master].is_none() {
             facts.granted_over[conn.master] = Some(index);
         }
         facts.late[conn.master] = late;
-        // Whatever it lost before, it has the key now.
+        // The master has the key now, whatever it lost before.
         facts.lost.remove(id(conn.master));
         facts.forgotten.remove(id(conn.master));
         if facts.client != client || facts.life != life || facts.key != key {
@@ -197,7 +197,7 @@ impl Checker {
         }
     }
 
-    /// A master took a fencing token.
+    /// A master accepted a fencing token.
     pub fn note_fenced(&mut self, value: &[u8], fence: u64, now: Time) {
         if let Some(facts) = self.facts.get_mut(token_of(value)) {
             let (before, _) = *facts.fence.get_or_insert((fence, now));
@@ -207,8 +207,7 @@ impl Checker {
         }
     }
 
-    /// A master's data changed by a fault that nothing protects from: fences that are lower now are lost
-    /// there.
+    /// An unprotected fault changed a master's data. Fences that are lower now count as lost there.
     pub fn note_fences_lost(&mut self, master: usize, now: Instant, before: &Keys, after: &Keys) {
         for facts in self.facts.values_mut() {
             let (had, has) = (fence_in(before, now, &facts.key), fence_in(after, now, &facts.key));
@@ -218,8 +217,7 @@ impl Checker {
         }
     }
 
-    /// A master's clock is set back: its window opens again for tokens whose fences it does not have any
-    /// more.
+    /// A master's clock was set back, which opens its window again for tokens whose fences it has lost.
     pub fn note_set_back(&mut self, master: usize, now: Instant, keys: &Keys) {
         for facts in self.facts.values_mut() {
             if facts.fence.is_some_and(|(fence, _)| fence_in(keys, now, &facts.key) < fence) {
@@ -228,7 +226,7 @@ impl Checker {
         }
     }
 
-    /// A holder gets its fencing token: it is larger than all that were handed out before a master first took
+    /// A holder gets its fencing token. It must exceed all tokens handed out before a master first accepted
     /// this one, as far as masters of both quorums remember (I12).
     pub fn note_issued(&mut self, issued: Issued) {
         let began = self.facts.get(&issued.token).and_then(|facts| facts.fence);
@@ -249,18 +247,18 @@ impl Checker {
         self.issued.push(issued);
     }
 
-    /// A waiter is not waiting any more.
+    /// A waiter stops waiting.
     pub fn end_waiting(&mut self, client: usize, lock: OpId) {
         self.waiters.retain(|it| it.client != client || it.lock != lock);
     }
 
-    /// Nothing goes wrong: the order of the fair waiters who ask from now on is promised.
+    /// Judges the order of fair waiters from this time on, if nothing goes wrong.
     pub const fn judge_order(&mut self, from: Time) {
         self.disturbed_until = from;
     }
 
-    /// A waiter has the lock: since nothing went wrong, nobody waits for it who asked before this one by more
-    /// than this time. Returns how long it waited, if it was fair.
+    /// A waiter gets the lock. In undisturbed time, nobody may be waiting who asked more than `slack`
+    /// earlier. Returns a fair waiter's waiting time.
     pub fn note_turn(&mut self, client: usize, lock: OpId, slack: Time, now: Time) -> Option<Time> {
         let place = self.waiters.iter().position(|it| it.client == client && it.lock == lock)?;
         let it = self.waiters.remove(place);
@@ -287,7 +285,7 @@ impl Checker {
         }
     }
 
-    /// The masters that ever refused a key to a client.
+    /// Masters that ever refused a key to a client.
     pub fn refused(&self, client: usize, key: &[u8]) -> MasterSet {
         let known = self.refused.iter().find(|it| it.0 == client && it.1 == key);
         known.map(|it| it.2).unwrap_or_default()
@@ -313,7 +311,7 @@ impl Checker {
         }
     }
 
-    /// A master's data changed by a fault. Keys that are gone, or will go earlier, are lost there.
+    /// A fault changed a master's data. Keys that are gone, or will expire earlier, are lost there.
     pub fn note_loss(&mut self, master: usize, wall: Wall, [before, after]: [&Keys; 2], is_protected: bool) {
         for (key, token, end) in leases(before, wall) {
             if lease_end(after, wall, key, token).is_some_and(|at| at >= end) {
@@ -325,7 +323,7 @@ impl Checker {
         }
     }
 
-    /// A key was deleted by force: whoever had it there has lost it.
+    /// A key was deleted by force: its holder has lost it there.
     pub fn note_forced(&mut self, client: usize, master: usize, key: &[u8]) {
         let count = self.forced.entry((client, master, key.to_vec())).or_default();
         match count.checked_sub(1) {
@@ -337,7 +335,7 @@ impl Checker {
         }
     }
 
-    /// Older data took the place of a master's. Keys that were gone are there again.
+    /// Older data replaced a master's data, and may restore keys.
     pub fn note_return(&mut self, master: usize, wall: Wall, [before, after]: [&Keys; 2]) {
         for (key, token, end) in leases(after, wall) {
             let is_known = lease_end(before, wall, key, token).is_some_and(|at| at >= end);
@@ -347,7 +345,7 @@ impl Checker {
         }
     }
 
-    /// What was protected by the quarantine of this master is so no more: its uptime is a lie.
+    /// This master's uptime is false, so its quarantine protects nothing any more.
     pub fn note_unprotected(&mut self, master: usize) {
         for facts in self.facts.values_mut() {
             if facts.forgotten.contains(id(master)) {
@@ -356,7 +354,7 @@ impl Checker {
         }
     }
 
-    /// These masters were extended, and only they.
+    /// Only these masters were extended.
     pub fn count_masters(&mut self, client: usize, lock: OpId, granted: MasterSet) {
         self.guards
             .iter_mut()
@@ -368,7 +366,7 @@ impl Checker {
         self.guards.iter().find(|guard| guard.client == client && guard.lock == lock)
     }
 
-    /// A guard is valid until this time; what counts for it is known later.
+    /// Shortens a guard to this time; which masters count for it becomes known later.
     pub fn limit_guard(&mut self, client: usize, lock: OpId, until: Instant) {
         let guard = self.guards.iter_mut().find(|guard| guard.client == client && guard.lock == lock);
         if let Some(guard) = guard {
@@ -376,7 +374,7 @@ impl Checker {
         }
     }
 
-    /// The holder does not take the lock for its own any more.
+    /// The holder no longer relies on the lock.
     pub fn end_guard(&mut self, client: usize, lock: OpId) {
         self.guards.retain(|guard| guard.client != client || guard.lock != lock);
     }

@@ -1,4 +1,4 @@
-//! A client process: its engine, its connections, and an application that takes locks at random.
+//! A client process: its engine, its connections, and an application that requests locks at random.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,51 +15,51 @@ use crate::sets::SetWorker;
 use crate::slots::SlotWorker;
 
 pub struct Client {
-    /// Of the next process, too.
+    /// Also for the next process.
     pub config: Arc<Config>,
     pub engine: Engine,
     pub clock: Clock,
-    /// What its wall clock shows at true time zero, in microseconds since 1970.
+    /// Its wall clock at true time zero, in microseconds since 1970.
     pub wall_us: u64,
-    /// Counts its crashes.
+    /// Number of its crashes.
     pub life: u32,
-    /// The present connection to each master, and behind those the one for news.
+    /// Present connection to each master, then the connections for messages.
     pub conns: Vec<Option<usize>>,
-    /// The places in `conns` of those that have been accepted, as bits.
+    /// Places in `conns` of accepted connections, as bits.
     pub accepted: u64,
-    /// Something has arrived since its connections were read last.
+    /// Whether something has arrived since the last read.
     pub has_arrivals: bool,
-    /// Its last write over some connection took only a part of the bytes.
+    /// Whether its last write over some connection took only a part of the bytes.
     pub is_cut_short: bool,
     pub is_down: bool,
     pub paused_until: Time,
-    /// Since when its clock stands still.
+    /// When its clock was suspended.
     pub suspended_at: Option<Time>,
-    /// When its next turn is due, and its place among the events of that time.
+    /// When its next turn is due, and its place among events of that time.
     pub wake_at: Time,
     pub wake_order: u64,
-    /// The next step of the turn under way.
+    /// Next step of the present turn.
     pub step: usize,
     pub turn_began: Time,
-    /// The state of each link when it was looked at last.
+    /// Each link's state at the last look.
     pub link_states: Vec<LinkState>,
-    /// Acquisitions that its engine has taken.
+    /// Number of acquisitions that its engine accepted.
     pub taken_count: u64,
     pub locks: Vec<(OpId, Lock)>,
     pub workers: Vec<Worker>,
     pub queries: Vec<Query>,
-    /// When the next is drawn.
+    /// When the next query is drawn.
     pub query_due: Time,
     pub sets: Vec<SetWorker>,
     pub slots: Vec<SlotWorker>,
     pub owners: Vec<Owner>,
-    /// Callers at its completion table; `None` if it is used the way of `Redlock`.
+    /// Callers at its completion table; `None` if it is used like `Redlock`.
     pub callers: Option<Callers>,
     /// Outcomes that no worker took.
     pub outcomes: VecDeque<(OpId, Outcome)>,
 }
 
-/// The state of a link, as it is counted.
+/// State of a link, for statistics.
 #[derive(Debug, Clone, Copy)]
 pub enum LinkState {
     Down,
@@ -74,17 +74,17 @@ impl LinkState {
     pub const NAMES: [&str; 6] = ["down", "connecting", "ready", "quarantined", "silent", "other"];
 }
 
-/// A lock as the application knows it.
+/// A lock as the application sees it.
 pub struct Lock {
     pub key: Vec<u8>,
     pub ttl: Duration,
-    /// What is waited for, and until when by the client's clock.
+    /// The awaited answer, and its deadline on the client's clock.
     pub pending: Option<(Pending, Instant)>,
-    /// A release not waited for was submitted, and nothing more will come.
+    /// False after a release that nobody awaits.
     pub is_held: bool,
     pub is_shared: bool,
     pub is_kept: bool,
-    /// When its loss was asked to be reported last, it was not over nor nearly so.
+    /// Whether the lock was far from its end when its loss report was last requested.
     pub is_watched_in_time: bool,
     /// When its loss was reported.
     pub loss_notified_at: Option<Instant>,
@@ -97,11 +97,11 @@ pub enum Pending {
     Release,
 }
 
-/// A thread of the application: takes a lock, holds it, extends it perhaps, lets it go.
+/// A thread of the application: acquires a lock, holds it, may extend it, and ends it.
 #[derive(Debug, Clone, Copy)]
 pub struct Worker {
     pub lock: Option<OpId>,
-    /// When it does something next.
+    /// Time of its next action.
     pub due: Time,
 }
 

@@ -1,4 +1,4 @@
-//! True time, and clocks that show it wrongly.
+//! True time, and clocks that deviate from it.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -10,19 +10,19 @@ pub type Time = u64;
 pub const MS: Time = 1_000_000;
 pub const SECOND: Time = 1_000 * MS;
 
-/// What clocks show at true time zero is this much after the first instant that they can show.
+/// What clocks show at true time zero, counted from the first instant that they can show.
 const ORIGIN: i64 = 100 * 3600 * SECOND.cast_signed();
 
 /// What right wall clocks show at true time zero, in microseconds since 1970.
 pub const WALL_US: u64 = 1_800_000_000_000_000;
 
-/// A clock with a rate of its own, which can be stepped.
+/// A clock with its own rate, which can be stepped.
 #[derive(Debug, Clone)]
 pub struct Clock {
     offset: i64,
-    /// How much faster than true time it runs, in parts per million.
+    /// Its rate above true time, in parts per million.
     ppm: i64,
-    /// The true time for which it was read last, and what it showed: it is read again and again in one turn.
+    /// The last true time read, and its reading: a turn reads the same time repeatedly.
     last: Cell<Option<(Time, Instant)>>,
 }
 
@@ -31,7 +31,7 @@ impl Clock {
         Self { offset: offset.cast_signed(), ppm, last: Cell::new(None) }
     }
 
-    /// What it shows at a true time.
+    /// The reading at a true time.
     pub fn at(&self, time: Time) -> Instant {
         if let Some((last, shown)) = self.last.get()
             && last == time
@@ -49,11 +49,11 @@ impl Clock {
         u64::try_from(shown).expect("within the range of steps")
     }
 
-    /// The first true time at which it shows at least this; zero if that has been before the start.
+    /// The first true time at which it shows at least this; zero before the start.
     pub fn when(&self, shown: Instant) -> Time {
         let shown_ns = u64::try_from((shown - base()).as_nanos()).expect("small");
         let passed = shown_ns.cast_signed() - ORIGIN - self.offset;
-        // Whole millions and the rest apart: no product is larger than the time itself.
+        // Millions and the rest are converted separately, so that no product exceeds the time itself.
         let rate = 1_000_000 + self.ppm;
         let guess = passed / rate * 1_000_000 + passed % rate * 1_000_000 / rate;
         let mut time = u64::try_from(guess.max(0)).expect("not negative");
@@ -66,7 +66,7 @@ impl Clock {
         time
     }
 
-    /// It stood still from then until now, and shows now what it showed then.
+    /// Stops the clock from `since` until now: it goes on from its old reading.
     pub fn stand_still(&mut self, since: Time, now: Time) {
         let passed = self.shown_ns(now) - self.shown_ns(since);
         self.step(-passed.cast_signed());
@@ -89,7 +89,7 @@ fn stopped_clock_shows_the_same_time() {
     }
 }
 
-/// The same for all, so that only differences matter.
+/// The same for all clocks, because only differences matter.
 fn base() -> Instant {
     static BASE: OnceLock<Instant> = OnceLock::new();
     *BASE.get_or_init(Instant::now)

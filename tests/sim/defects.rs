@@ -1,7 +1,7 @@
-//! The program behind `scripts/defects`: planted bugs as data, and the copy of the tree that has them.
+//! The program behind `scripts/defects`: planted bugs as data, and copies of the tree with the bugs.
 //!
-//! `tests/sim/defects/` has the tree's shape. `FILE.diff` lists the entries of `FILE`; any other file exists
-//! in the copy alone. An entry looks like this:
+//! `tests/sim/defects/` mirrors the tree. `FILE.diff` lists the entries of `FILE`; other files exist only in
+//! the copy. An entry looks like this:
 //!
 //! ```text
 //! @@ DropForgets in drop
@@ -10,12 +10,9 @@
 //!      self.release();
 //! ```
 //!
-//! Its name is what its new lines switch on. The lines that are not new are the anchor: they stand next to
-//! each other once in the functions of that name, or in the file where the header names none. Blanks at their
+//! The name is the switch in the entry's new lines. The other lines are the anchor: consecutive lines that
+//! occur once in the functions of that name, or in the file if the header names no function. Blanks at line
 //! ends do not count.
-//!
-//! The copy has all entries applied. `src` and the files with entries are copied, all else is a link. A file is
-//! written only if its text changed, so Cargo builds little anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,11 +21,11 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Where the entries are.
+/// Folder of the entries.
 const ENTRIES: &str = "tests/sim/defects";
-/// The copy for the simulator.
+/// The simulator's copy.
 const COPY: &str = "target/defects/tree";
-/// The copy that `edit` opens, and the files from which it was made.
+/// The copy that `edit` opens, and its original files.
 const EDIT: &str = "target/defects/edit";
 const BASE: &str = "target/defects/base";
 
@@ -88,19 +85,19 @@ fn save() -> Done {
         remove(path)?;
     }
     after.iter().try_for_each(|(path, text)| write(path, text))?;
-    // Whoever has to correct something still has the copy.
+    // On an error, the copy stays for correction.
     let summary = check()?;
     remove(Path::new(BASE))?;
     remove(Path::new(EDIT))?;
     Ok(summary)
 }
 
-/// What `tests/sim/defects/` has.
+/// Contents of `tests/sim/defects/`.
 #[derive(Debug, Default)]
 struct Planted {
     /// By the file that they change.
     entries: BTreeMap<PathBuf, Vec<Entry>>,
-    /// Files that the copy has in addition.
+    /// Files that exist only in the copy.
     added: Texts,
 }
 
@@ -118,14 +115,14 @@ impl Planted {
         Ok(planted)
     }
 
-    /// The files that hold this.
+    /// The files that represent this value.
     fn files(&self) -> Texts {
         let entries = self.entries.iter().map(|(path, entries)| (diff_of(path), print(entries)));
         let added = self.added.iter().map(|(path, text)| (Path::new(ENTRIES).join(path), text.clone()));
         entries.chain(added).collect()
     }
 
-    /// The changed and the added files, or all that is wrong with the entries.
+    /// The changed and added files, or all faults of the entries.
     fn apply_to(&self, tree: &Texts) -> Result<Texts, String> {
         let (mut texts, mut wrong) = (self.added.clone(), String::new());
         for (path, entries) in &self.entries {
@@ -149,10 +146,10 @@ impl Planted {
     }
 }
 
-/// A place of a planted bug.
+/// One place of a planted bug.
 #[derive(Debug)]
 struct Entry {
-    /// Its header's line in the file from which it was read.
+    /// Line of its header, in its file.
     line: usize,
     function: Option<String>,
     lines: Vec<Line>,
@@ -166,7 +163,7 @@ enum Line {
 }
 
 impl Entry {
-    /// The switches in its new lines.
+    /// Switches in its new lines.
     fn names(&self) -> Vec<String> {
         let new = self.lines.iter().filter_map(|line| match line {
             Line::New(text) => Some(text),
@@ -196,7 +193,7 @@ impl Entry {
         old.collect()
     }
 
-    /// The lines of a text at which the anchor stands; its first line in the error.
+    /// Lines of a text that match the anchor; the error names its first line.
     fn find(&self, text: &str) -> Result<Range<usize>, String> {
         let (lines, anchor) = (text.lines().collect::<Vec<_>>(), self.anchor());
         let Some(first) = anchor.first() else { return Err("has no anchor".to_owned()) };
@@ -210,7 +207,7 @@ impl Entry {
         }
     }
 
-    /// The lines for those of the anchor. New ones are as far from the margin as the first of these asks.
+    /// Replacement of the anchor's lines, with new lines indented like the first of them.
     fn replace(&self, found: &[&str]) -> Vec<String> {
         let own = self.lines.iter().find_map(|line| match line {
             Line::Kept(text) | Line::Old(text) => Some(indent(text)),
@@ -279,7 +276,7 @@ fn print(entries: &[Entry]) -> String {
     text
 }
 
-/// A text with all entries of its file, whose name is for the errors.
+/// Applies all entries of a file to its text. The file's name is for errors.
 fn apply_entries(file: &Path, text: &str, entries: &[Entry]) -> Result<String, String> {
     let (mut found, mut wrong) = (Vec::new(), String::new());
     for entry in entries {
@@ -314,7 +311,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// All functions with their lines. One ends at the first brace that is as far from the margin as its head.
+/// All functions with their lines. A function ends at the first brace with its head's indentation.
 fn functions(lines: &[&str]) -> Vec<(String, Range<usize>)> {
     let head = |(index, line): (usize, &&str)| {
         let name = function_name(line)?;
@@ -337,7 +334,7 @@ fn function_name(line: &str) -> Option<&str> {
     (before.split_whitespace().all(is_head) && end > 0).then(|| &after[..end])
 }
 
-/// Where an anchor may stand: in the functions of a name, or in the whole file.
+/// Where an anchor may match: in functions of this name, or in the whole file.
 fn scopes(lines: &[&str], function: Option<&str>) -> Vec<Range<usize>> {
     match function {
         Some(name) => functions(lines).into_iter().filter(|it| it.0 == name).map(|it| it.1).collect(),
@@ -345,7 +342,7 @@ fn scopes(lines: &[&str], function: Option<&str>) -> Vec<Range<usize>> {
     }
 }
 
-/// Where an anchor begins, each place once.
+/// Each place where an anchor matches, once.
 fn places(lines: &[&str], scopes: &[Range<usize>], anchor: &[&str]) -> BTreeSet<usize> {
     let is_there =
         |at: &usize| anchor.iter().zip(&lines[*at..]).all(|(wanted, line)| wanted.trim() == line.trim());
@@ -376,7 +373,7 @@ fn derive(base: &Path, copy: &Path) -> Result<Planted, String> {
     Ok(planted)
 }
 
-/// A difference: lines of the old text, and the lines of the new one that take their place.
+/// A change: old lines, and the new lines that replace them.
 type Change = (Range<usize>, Range<usize>);
 
 fn derive_entries(path: &Path, old: &str, new: &str) -> Result<Vec<Entry>, String> {
@@ -389,7 +386,7 @@ fn derive_entries(path: &Path, old: &str, new: &str) -> Result<Vec<Entry>, Strin
             let (anchor, function) = anchor(&old, &functions, &group.0).ok_or_else(|| {
                 format!("{}:{}: no lines here are unique", path.display(), group.0.start + 1)
             })?;
-            // Two changes that share lines are one.
+            // Changes that share anchor lines become one.
             match groups.pop_if(|it| it.0.end > anchor.start) {
                 Some((range, _, mut changes)) => {
                     changes.append(&mut group.1);
@@ -407,13 +404,13 @@ fn derive_entries(path: &Path, old: &str, new: &str) -> Result<Vec<Entry>, Strin
     Ok(groups.into_iter().map(entry).collect())
 }
 
-/// The fewest lines around a change that are there once in its function, or else in the file.
+/// The fewest lines around a change that occur once in its function, or else in the file.
 fn anchor(
     lines: &[&str],
     functions: &[(String, Range<usize>)],
     change: &Range<usize>,
 ) -> Option<(Range<usize>, Option<String>)> {
-    // An insertion has a line of its function on both sides.
+    // An insertion needs a line of its function on both sides.
     let (first, end) =
         (change.start.saturating_sub(usize::from(change.is_empty())), change.end.max(change.start + 1));
     let is_around = |it: &&(String, Range<usize>)| it.1.start <= first && end <= it.1.end;
@@ -423,7 +420,7 @@ fn anchor(
     let least = change.len().max(1);
     for size in least..=bounds.len() {
         let first = (change.end.saturating_sub(size)).max(bounds.start);
-        // The line behind an insertion is a better anchor than the one before it.
+        // The line after an insertion is a better anchor than the line before it.
         for start in (first..=change.start).rev() {
             let range = start..start + size;
             if range.end < change.end || range.end > bounds.end {
@@ -462,10 +459,10 @@ fn entry_lines(old: &[&str], new: &[&str], range: &Range<usize>, changes: &[Chan
     lines
 }
 
-/// How the new lines differ from the old ones.
+/// Differences between old and new lines.
 fn changes(old: &[&str], new: &[&str]) -> Vec<Change> {
     let is_same = |i: usize, j: usize| old[i] == new[j];
-    // How many lines behind each pair of places are common.
+    // Length of the longest common rest for each pair of places.
     let mut common = vec![vec![0_u32; new.len() + 1]; old.len() + 1];
     for i in (0..old.len()).rev() {
         for j in (0..new.len()).rev() {
@@ -505,13 +502,13 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
 }
 
-/// The files of the tree that may have entries.
+/// Files of the tree that may have entries.
 fn tree() -> Result<Texts, String> {
     let texts = read_all(Texts::new(), Path::new("src"))?;
     read_all(texts, Path::new("tests/sim"))
 }
 
-/// All files below a folder, but those of links.
+/// All files below a folder, except links.
 fn read_all(mut texts: Texts, folder: &Path) -> Result<Texts, String> {
     for name in names(folder)? {
         let path = folder.join(name);
@@ -544,14 +541,15 @@ fn remove(path: &Path) -> Result<(), String> {
     if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) }.map_err(failed(path))
 }
 
-/// Makes the folder a copy of the tree with these texts.
+/// Makes the folder a copy of the tree with these texts. Folders without texts are links. Unchanged files are
+/// not written, so that Cargo rebuilds little.
 fn write_copy(to: &Path, texts: &Texts) -> Result<(), String> {
     let root = std::env::current_dir().map_err(failed(to))?;
     mirror(&root, to, Path::new(""), texts)
 }
 
-/// One folder of the copy. It is a link to that of the tree, but for those that have copied files, and those of
-/// tests: Cargo finds none through a link.
+/// Mirrors one folder: a link, unless the folder contains copied files or tests, which Cargo does not find
+/// through links.
 fn mirror(root: &Path, to: &Path, folder: &Path, texts: &Texts) -> Result<(), String> {
     fs::create_dir_all(to.join(folder)).map_err(failed(to))?;
     let below = |path: &Path| texts.keys().any(|it| it != path && it.starts_with(path));

@@ -1,7 +1,7 @@
-//! Schedules that random histories rarely meet, one for each rule. Each is green, and red with the defect
-//! that `mutants.rs` names for it.
+//! Schedules that random histories rarely meet, one for each rule. Each passes, and fails with the defect
+//! that `mutants.rs` lists for it.
 //!
-//! Latency is nothing unless a schedule says otherwise, so that a deadline can be met to the nanosecond.
+//! Latency is zero unless a schedule says otherwise, so that a deadline can be met to the nanosecond.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub mod sets;
 pub mod sharing;
 pub mod slots;
 
-/// What is wrong, if anything.
+/// The fault, if any.
 pub type Verdict = Result<(), String>;
 
 const KEY: &[u8] = b"a";
@@ -49,7 +49,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Masters that have run for long, and clients without an application of their own, all connected.
+/// Masters that have run for long, and connected clients without an application.
 fn world(masters: usize, clients: usize, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> World {
     let mut world = unconnected(masters, settings);
     for _ in 0..clients {
@@ -78,7 +78,7 @@ fn defaults(builder: ConfigBuilder) -> ConfigBuilder {
     builder
 }
 
-/// Asks for a lock and waits for the answer.
+/// Requests a lock, and waits for the answer.
 fn acquire(
     world: &mut World,
     client: usize,
@@ -95,7 +95,7 @@ fn hold(world: &mut World, client: usize, key: &[u8], ttl: Duration) -> Result<O
     held(world, client, lock)
 }
 
-/// As [`hold`], with these options.
+/// Like [`hold`], with these options.
 fn hold_with(world: &mut World, client: usize, key: &[u8], options: Options) -> Result<OpId, String> {
     let lock = world.submit_with(client, key, options).expect("room");
     held(world, client, lock)
@@ -113,7 +113,7 @@ fn extend(world: &mut World, client: usize, lock: OpId, ttl: Duration) -> Result
     outcome(world, client)
 }
 
-/// The next answer; what the checker found if it found something first.
+/// The next answer, or the checker's earlier finding.
 fn outcome(world: &mut World, client: usize) -> Result<Outcome, String> {
     world.run_until(60 * SECOND, |world| !world.clients[client].outcomes.is_empty());
     let found = world.clients[client].outcomes.pop_front().map(|(_, outcome)| outcome);
@@ -130,17 +130,17 @@ fn demand(is_true: bool, what: &str) -> Verdict {
     if is_true { Ok(()) } else { Err(what.to_owned()) }
 }
 
-/// Whatever the checker found on the way.
+/// The checker's finding so far.
 fn verdict(world: &mut World) -> Verdict {
     world.checker.violation.take().map_or(Ok(()), Err)
 }
 
-/// A key of somebody else's is in the way on these masters.
+/// Puts a foreign key on these masters.
 fn occupy(world: &mut World, masters: std::ops::Range<usize>, key: &[u8]) {
     masters.for_each(|master| world.masters[master].model.put(key, b"other", None));
 }
 
-/// Masters refuse commands with this first word until further notice.
+/// Makes masters refuse commands that begin with this word.
 fn refuse(world: &mut World, masters: std::ops::Range<usize>, command: &str) {
     for master in masters {
         world.masters[master].model.errors.insert(command.to_owned(), "OOM no".to_owned());

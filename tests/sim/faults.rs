@@ -1,4 +1,4 @@
-//! What can go wrong, each as one call; [`World::heal`] ends all of it.
+//! All faults, each as one call. [`World::heal`] ends them.
 
 use std::sync::Arc;
 
@@ -13,28 +13,28 @@ use crate::model::Keys;
 use crate::network::{ConnState, Pipe, Weather};
 use crate::world::{World, run_id};
 
-/// What a master has after a restart.
+/// Data of a restarted master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
-    /// Nothing.
+    /// No data.
     Empty,
-    /// Everything: an AOF that is synced always.
+    /// All data, as with an AOF that is synced always.
     All,
-    /// All but what was written in the last two seconds at the most: an AOF that is synced every second.
+    /// All data except up to two seconds of writes, as with an AOF that is synced every second.
     EverySecond,
-    /// What some earlier snapshot has.
+    /// Data of an earlier snapshot.
     Snapshot,
 }
 
 impl World {
-    /// SIGSTOP: bytes are taken and nothing is done.
+    /// SIGSTOP: the master receives bytes, but does nothing.
     pub fn stop_master(&mut self, master: usize, time: Time) {
         let it = &mut self.masters[master];
         it.stopped_until = it.stopped_until.max(self.now + time);
         self.plan_resume(master);
     }
 
-    /// The process dies. If the host dies with it, nobody is notified.
+    /// Kills the process. If its host dies, too, no connection notices.
     pub fn kill_master(&mut self, master: usize, is_noticed: bool) {
         if !self.masters[master].is_up {
             return;
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// Another process in the place of the one that was killed.
+    /// Starts another process in place of a killed one.
     pub fn start_master(&mut self, master: usize, data: Data) {
         if self.masters[master].is_up {
             return;
@@ -92,7 +92,7 @@ impl World {
         found.choose(&mut self.rng).map_or_else(|| it.model.keys().clone(), |keys| (*keys).clone())
     }
 
-    /// Remembers what a snapshot of each master would have.
+    /// Notes the data that a snapshot of each master would contain now.
     pub fn take_snapshots(&mut self) {
         for master in &mut self.masters {
             master.snapshots.push_back((self.now, master.model.keys().clone()));
@@ -102,8 +102,8 @@ impl World {
         }
     }
 
-    /// Something behind the connection, a proxy perhaps, leads to a new and empty process, and nobody is
-    /// notified.
+    /// Something behind the connection, such as a proxy, switches to a new and empty process. No connection
+    /// notices.
     pub fn restart_unbroken(&mut self, master: usize) {
         self.lose_data(master, |_| Keys::new());
         let it = &mut self.masters[master];
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// A replica that lags behind takes the place of its master. It has been up for an hour.
+    /// A lagging replica replaces its master. It has been up for an hour.
     pub fn promote_stale_replica(&mut self, master: usize) {
         self.kill_master(master, true);
         let stale = self.data_after_restart(master, Data::Snapshot);
@@ -136,8 +136,8 @@ impl World {
         self.deceive(master);
     }
 
-    /// A master becomes a replica of an empty one until it has a copy, and is promoted then: one process, with
-    /// another memory. If its connections end before, its quarantine covers what it lost.
+    /// A master becomes the replica of an empty one until it has a copy, and then is promoted: one process
+    /// with another memory. If its connections end before that, its quarantine covers the loss.
     pub fn resync_master(&mut self, master: usize, is_noticed: bool) {
         if !self.masters[master].is_up {
             return;
@@ -157,7 +157,7 @@ impl World {
         it.model.promote();
     }
 
-    /// The uptime that a master reports is longer than it has had its data.
+    /// Makes a master report a longer uptime than the age of its data.
     fn deceive(&mut self, master: usize) {
         self.masters[master].lies = true;
         if self.config.quarantine() == Quarantine::Uptime {
@@ -170,7 +170,7 @@ impl World {
         self.lose_data(master, |_| Keys::new());
     }
 
-    /// One key at random goes.
+    /// Removes a random key.
     pub fn evict(&mut self, master: usize) {
         let mut names: Vec<_> = self.masters[master].model.keys().keys().cloned().collect();
         names.sort();
@@ -194,7 +194,7 @@ impl World {
         self.void_guards();
     }
 
-    /// The wall clock of a master jumps: keys end sooner or later, and its uptime is wrong.
+    /// Steps a master's wall clock: keys expire sooner or later, and its uptime is wrong.
     pub fn step_clock(&mut self, master: usize, step: i64) {
         self.masters[master].clock.step(step);
         if step <= 0 {
@@ -209,7 +209,7 @@ impl World {
         self.void_guards();
     }
 
-    /// The connection breaks: of what is under way each side gets a part, and then the end.
+    /// Breaks a connection: each side gets a part of the bytes under way, then the end.
     pub fn reset_conn(&mut self, client: usize, master: usize) {
         let Some(conn) = self.clients[client].conns[master] else { return };
         let (to_master, to_client) = (self.conns[conn].to_master.size(), self.conns[conn].to_client.size());
@@ -217,7 +217,7 @@ impl World {
         self.cut_conn(client, master, kept, heard);
     }
 
-    /// The same, with so many bytes still to arrive in each direction.
+    /// Like [`Self::reset_conn`], with this many more bytes arriving in each direction.
     pub fn cut_conn(&mut self, client: usize, master: usize, requests_size: usize, replies_size: usize) {
         let Some(conn) = self.clients[client].conns[master] else { return };
         if self.conns[conn].state != ConnState::Connecting {
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// The connection ends for the client only: what it has sent arrives all the same.
+    /// Ends the connection only for the client: bytes that it has sent still arrive.
     pub fn break_conn(&mut self, client: usize, master: usize) {
         let Some(conn) = self.clients[client].conns[master] else { return };
         if self.conns[conn].state != ConnState::Connecting {
@@ -246,7 +246,7 @@ impl World {
         self.plan_to_client(at, conn);
     }
 
-    /// Nothing comes through in these directions, for this long.
+    /// Holds bytes in these directions for this time.
     pub fn stall(&mut self, client: usize, master: usize, requests: bool, replies: bool, time: Time) {
         let Some(conn) = self.clients[client].conns[master] else { return };
         let until = self.now + time;
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// The client's process dies with all that it knows. Its connections break.
+    /// Kills the client's process, with all its state and connections.
     pub fn crash_client(&mut self, client: usize) {
         if self.clients[client].is_down {
             return;
@@ -280,7 +280,7 @@ impl World {
         self.checker.waiters.retain(|waiter| waiter.client != client);
     }
 
-    /// It comes back, knowing nothing.
+    /// Restarts the client without any state.
     pub fn start_client(&mut self, client: usize) {
         if !self.clients[client].is_down {
             return;
@@ -303,20 +303,20 @@ impl World {
         self.wake(client, self.now);
     }
 
-    /// The machine sleeps, and its monotonic clock with it. Nothing is promised of exclusion from then on.
+    /// Suspends the machine and its monotonic clock. Exclusion is not promised from then on.
     pub fn suspend(&mut self, client: usize, time: Time) {
         self.checker.judges_exclusion = false;
         self.pause(client, time);
         self.clients[client].suspended_at.get_or_insert(self.now);
     }
 
-    /// A client that runs gets new credentials for a master.
+    /// Gives a running client new credentials for a master.
     pub fn change_credentials(&mut self, client: usize, master: usize, is_right: bool) {
         let it = &self.clients[client];
         if it.is_down || it.paused_until > self.now || it.suspended_at.is_some() {
             return;
         }
-        // Masters without a password take any for the user `default`, and none without a user.
+        // Masters without a password accept any password for the user `default`, and none without a user.
         let credentials = Credentials::new(self.now.to_string());
         let credentials = if is_right { credentials.user("default") } else { credentials };
         let now = self.local(client);
@@ -324,11 +324,11 @@ impl World {
         self.wake(client, self.now);
     }
 
-    /// All is well from now on, though what was lost stays lost.
+    /// Ends all faults. Lost data stays lost.
     pub fn heal(&mut self) {
         self.pause_ppm = 0;
         self.short_write_ppm = 0;
-        // Answers come within the least time that a client waits for one.
+        // Answers arrive within the shortest answer limit.
         self.weather = Weather { delay_min: MS / 20, delay_max: MS, cut_ppm: 0, slow_ppm: 0 };
         for master in 0..self.masters.len() {
             self.start_master(master, Data::All);

@@ -1,4 +1,4 @@
-//! Locks that pass from one client to another by a handle.
+//! Locks that pass between clients with a handle.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::clock::Time;
 use crate::network::chance;
 use crate::world::{World, note, shown};
 
-/// Handles that are kept, for more than one use each.
+/// Number of handles to keep, because handles are tried more than once.
 const HANDLE_COUNT_MAX: usize = 4;
 
 impl World {
-    /// A worker's lock goes on as a handle.
+    /// Passes a worker's lock on as a handle.
     pub fn pass_on(&mut self, client: usize, lock: OpId) {
         match self.pass(client, lock) {
-            // It goes on if its caller waits for something.
+            // The lock goes on if its caller waits for something.
             Some(handle) if self.clients[client].engine.valid_until(lock).is_none() => {
                 *self.statistics.calls.entry("handles made").or_default() += 1;
                 self.handles.truncate(HANDLE_COUNT_MAX - 1);
@@ -28,8 +28,8 @@ impl World {
         }
     }
 
-    /// A worker adopts the lock of a handle, which may be used already, or releases it. False if it begins
-    /// something else.
+    /// A worker adopts or releases a handle's lock; the handle may be used up. Returns false if the worker
+    /// should do something else.
     pub fn try_handle(&mut self, client: usize, worker: usize) -> bool {
         if self.handles.is_empty() || !chance(&mut self.rng, self.habits.handle_ppm) {
             return false;
@@ -58,13 +58,13 @@ impl World {
         Duration::from_micros(self.clients[client].wall_us + self.now / 1000)
     }
 
-    /// A handle of a held lock, which goes on.
+    /// Makes a handle of a held lock, which goes on.
     pub fn handle_of(&self, client: usize, lock: OpId) -> LockHandle {
         let (now, wall) = (self.local(client), self.wall(client));
         self.clients[client].engine.handle(now, wall, lock).expect("it is held")
     }
 
-    /// Leaves a held lock for its handle; `None` if its validity has ended.
+    /// Gives up a held lock for a handle; `None` if its validity has ended.
     pub fn pass(&mut self, client: usize, lock: OpId) -> Option<LockHandle> {
         let now = self.local(client);
         self.clients[client].engine.valid_until(lock).filter(|end| *end > now)?;
@@ -74,7 +74,7 @@ impl World {
         Some(handle)
     }
 
-    /// Adopts a lock as `Client` does, without a look at the clock.
+    /// Adopts a lock like `Client`, without reading the clock.
     pub fn submit_adopt(
         &mut self,
         client: usize,
@@ -105,12 +105,12 @@ impl World {
         Some(lock)
     }
 
-    /// Releases a lock by its handle. Nobody waits for the outcome.
+    /// Releases a lock with its handle. Nobody awaits the outcome.
     pub fn submit_release_by(&mut self, client: usize, handle: &LockHandle) {
         let now = self.local(client);
         note!(self, "c{client} releases {} by its handle", shown(handle.resource()));
         let request = Request::ByHandle { handle, act: HandleAct::Release { awaited: false } };
-        // It may have no room.
+        // There may be no room.
         let _ = self.clients[client].engine.submit(now, request);
         self.wake(client, self.now);
     }

@@ -1,4 +1,4 @@
-//! One seed, one history: who takes part, what goes wrong and when, and how it ends.
+//! One seed, one history: its participants, its faults and their times, and its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::sets::SetWorker;
 use crate::slots::{self, SlotWorker};
 use crate::world::{Statistics, World};
 
-/// What came of a history.
+/// Result of a history.
 pub struct Report {
     pub violation: Option<String>,
     pub statistics: Statistics,
@@ -27,7 +27,7 @@ pub struct Report {
     pub trace: Vec<String>,
 }
 
-/// What can be made to go wrong.
+/// Kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     StallRequests,
@@ -94,12 +94,12 @@ pub const FAULTS: [(Fault, &str); 34] = [
     (Fault::CrashClient, "client crashed"),
     (Fault::NewCredentials, "new credentials"),
     (Fault::WrongCredentials, "new credentials, which are refused"),
-    // Twice, for it is what most of the rules are about.
+    // Listed twice, because most rules are about it.
     (Fault::KillMaster(Data::Empty), "master restarted empty"),
     (Fault::Reset, "connection reset"),
 ];
 
-/// A part of the histories has this one beside them. It takes no randomness, so that the others stay as they are.
+/// Added to a part of the histories. Takes no randomness, so that other histories stay the same.
 const RESYNC: (Fault, &str) = (Fault::Resync, "master resynced from an empty one and promoted");
 const RESYNC_SHARE: u64 = 4;
 
@@ -120,7 +120,7 @@ const ERRORS: [(&str, &str); 14] = [
     ("ECHO", "MASTERDOWN Link with MASTER is down"),
 ];
 
-/// Runs a history; with a trace if somebody wants to read it.
+/// Runs a history, with a trace on request.
 pub fn run(seed: u64, is_traced: bool) -> Report {
     let mut world = begin(seed);
     if is_traced {
@@ -138,15 +138,14 @@ pub fn run(seed: u64, is_traced: bool) -> Report {
     }
 }
 
-/// What a history is about. Not drawn, so that the histories of one kind are what they were without the
-/// others.
+/// Theme of a history. Not drawn, so that adding a theme leaves other histories the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Theme {
     Chaos,
-    /// Nothing goes wrong, so that the order of fair locks is judged.
+    /// No faults, so that the order of fair locks is judged.
     Order,
-    /// Clients that only poll beside others, masters that refuse `HELLO`, and locks that are granted beside
-    /// locks whose TTL is so long that masters only ring.
+    /// Polling clients beside others, masters that refuse `HELLO`, and grants by masters beside TTLs so long
+    /// that masters only ring.
     Mixture,
 }
 
@@ -158,7 +157,7 @@ const fn theme(seed: u64) -> Theme {
     }
 }
 
-/// The settings of all clients.
+/// Settings of all clients.
 fn config(rng: &mut StdRng, seed: u64) -> ConfigBuilder {
     let master_count = [1, 2, 3, 3, 3, 4, 5, 5, 7][rng.random_range(0..9)];
     let quarantine = match rng.random_range(0..10) {
@@ -196,7 +195,7 @@ fn begin(seed: u64) -> World {
     let config = config(&mut rng, seed);
     let mut world = World::new(seed, config.clone().build().expect("valid settings"));
     let max_ttl = world.config.max_ttl();
-    // Not drawn, so that the histories of one way are what they were without the other.
+    // Not drawn, so that histories of one way do not depend on the other.
     world.has_desks = seed % 2 == 1;
     let way = if world.has_desks {
         "history of clients with completion tables"
@@ -215,7 +214,7 @@ fn begin(seed: u64) -> World {
     world.habits.shared_ppm = [0, 0, 300_000, 700_000][rng.random_range(0..4)];
     world.habits.label_ppm = [0, 500_000][usize::try_from(seed / 4 % 2).expect("small")];
     world.habits.handle_ppm = [0, 400_000][usize::try_from(seed / 8 % 2).expect("small")];
-    // Relative to each other the clocks differ by less than the allowance of one in a hundred, mostly.
+    // Clocks mostly differ by less than the allowance of one in a hundred.
     let is_beyond = rng.random_range(0..20) == 0;
     let ppm_max = if is_beyond { 50_000 } else { 4_500 };
     world.checker.judges_exclusion = !is_beyond;
@@ -227,7 +226,7 @@ fn begin(seed: u64) -> World {
             world.config = mixture.next_config();
         }
         let clock = Clock::new(rng.random_range(0..=3600 * SECOND), rng.random_range(-ppm_max..=ppm_max));
-        // Of one client, too, several want the same lock, so that it is handed over among them.
+        // Several workers of a client want the same lock, so that it is handed over.
         let worker_count = [1, 1, 2, 3, 4][rng.random_range(0..5)];
         let client = world.add_client(clock, worker_count);
         world.clients[client].wall_us = wall_of(&mut rng, max_ttl);
@@ -242,7 +241,7 @@ fn begin(seed: u64) -> World {
     world
 }
 
-/// How long bytes take, and how often a process stands still.
+/// Delays of bytes, and how often processes pause.
 fn begin_weather(rng: &mut StdRng, world: &mut World) {
     let delay_min = rng.random_range(MS / 50..=3 * MS);
     world.weather = Weather {
@@ -256,7 +255,7 @@ fn begin_weather(rng: &mut StdRng, world: &mut World) {
     world.short_write_ppm = [0, 100_000][rng.random_range(0..2)];
 }
 
-/// Draws from a generator of its own what only a mixture has.
+/// Draws from a separate generator what only a mixture has.
 struct Mixture {
     rng: StdRng,
     config: ConfigBuilder,
@@ -284,7 +283,7 @@ impl Mixture {
     }
 }
 
-/// The masters' clocks, their uptimes, and what they already have.
+/// The masters' clocks, uptimes and initial data.
 fn begin_masters(rng: &mut StdRng, world: &mut World, ppm_max: i64) {
     let max_ttl = world.config.max_ttl();
     for master in &mut world.masters {
@@ -310,12 +309,12 @@ fn begin_masters(rng: &mut StdRng, world: &mut World, ppm_max: i64) {
     }
 }
 
-/// What else the clients do. From a generator of its own, so that the rest is drawn as without it.
+/// The clients' other activities, from a separate generator, so that the rest does not depend on them.
 fn begin_families(seed: u64, world: &mut World) {
     let mut rng = StdRng::seed_from_u64(seed ^ 0x2545_f491_4f6c_dd1d);
     let [has_sets, has_owners, has_queries] = std::array::from_fn(|_| rng.random_range(0..3) == 0);
     if has_sets {
-        // Sets of two overlap in three ways.
+        // Sets of two locks overlap in three ways.
         world.habits.keys.push(b"s".to_vec());
     }
     for client in &mut world.clients {
@@ -327,7 +326,7 @@ fn begin_families(seed: u64, world: &mut World) {
             client.query_due = 0;
         }
     }
-    // The first waiter stands in the queues of few slots, and looks for one of many.
+    // The first waiter queues for few slots, but searches among many.
     if rng.random_range(0..3) == 0 {
         world.habits.slot_count = *[1, 2, 9].choose(&mut rng).expect("not empty");
         for client in &mut world.clients {
@@ -337,7 +336,7 @@ fn begin_families(seed: u64, world: &mut World) {
     }
 }
 
-/// A wall clock at the start: mostly about right, at times off by as much as the window of tokens, or by an
+/// A wall clock at the start: mostly about right, sometimes off by as much as the window of tokens, or by an
 /// hour.
 fn wall_of(rng: &mut StdRng, max_ttl: Duration) -> u64 {
     const HOUR_US: u64 = 3_600_000_000;
@@ -347,7 +346,7 @@ fn wall_of(rng: &mut StdRng, max_ttl: Duration) -> u64 {
     WALL_US - off_us + rng.random_range(0..=2 * off_us)
 }
 
-/// Whether the clocks of a quorum agree well enough for fenced locks.
+/// Whether a quorum's clocks agree well enough for fenced locks.
 fn clocks_agree(world: &World) -> bool {
     let mut times: Vec<u64> =
         world.masters.iter().map(|it| it.model.wall_us(it.clock.at(world.now))).collect();
@@ -356,9 +355,9 @@ fn clocks_agree(world: &World) -> bool {
     times.windows(world.checker.quorum()).any(|it| u128::from(it[it.len() - 1] - it[0]) < limit)
 }
 
-/// Lets things go wrong for a while. True if all can be well again afterwards.
+/// Adds faults for a while. Returns whether everything can recover afterwards.
 fn chaos(world: &mut World, seed: u64) -> bool {
-    // A few kinds in each history, so that some go far without meeting the others.
+    // A few kinds in each history, so that some go far without meeting others.
     let mut kinds: Vec<_> = FAULTS.iter().filter(|_| world.rng.random_range(0..4) == 0).collect();
     if seed.is_multiple_of(RESYNC_SHARE) {
         kinds.push(&RESYNC);
@@ -435,7 +434,7 @@ fn inject(world: &mut World, fault: Fault) {
         Fault::ErrorReplies => {
             let (command, text) = ERRORS[world.rng.random_range(0..ERRORS.len())];
             let errors = &mut world.masters[master].model.errors;
-            // They come and go.
+            // The refusals come and go.
             if errors.remove(command).is_none() {
                 errors.insert(command.to_owned(), text.to_owned());
             }
@@ -454,14 +453,14 @@ fn inject(world: &mut World, fault: Fault) {
 }
 
 fn restart(world: &mut World, master: usize, data: Data, is_noticed: bool) {
-    // With `Trust` the promise needs masters that write before they answer.
+    // With `Trust`, the promise needs masters that write before they answer.
     world.kill_master(master, is_noticed);
     let down = world.rng.random_range(0..=300 * MS);
     world.run_for(down);
     world.start_master(master, data);
 }
 
-/// All faults end. What is held is let go, nothing is left over, and each lock can be had again.
+/// Ends all faults. Everything held is released, nothing is left, and each lock can be acquired again.
 fn finish(world: &mut World, is_lively: bool) {
     world.heal();
     world.habits.is_closing = true;
@@ -470,9 +469,9 @@ fn finish(world: &mut World, is_lively: bool) {
     }
     let max_ttl = world.config.quarantine_time();
     let ns = |time: Duration| Time::try_from(time.as_nanos()).expect("small");
-    // The silence of a dead host, the longest pause before a reconnect, the quarantine, a key that came late.
+    // A dead host's silence, the longest pause before a reconnect, the quarantine, and a late key.
     let settled = ns(limits::SILENCE_MAX + limits::BACKOFF_MAX + max_ttl * 2) + 2 * SECOND;
-    // And the heartbeat of those who died.
+    // And the heartbeat of dead waiters.
     let heartbeats = if world.habits.fair_ppm > 0 { 2 } else { 0 };
     let settled = settled + ns(limits::STAY) * heartbeats;
     let keys = all_keys(world);
@@ -486,9 +485,9 @@ fn finish(world: &mut World, is_lively: bool) {
     first.sets.clear();
     first.slots.clear();
     first.owners.clear();
-    // What its workers held is forgotten with them; it ends by itself.
+    // Locks of its workers are forgotten with them, and expire.
     world.run_for(50 * MS);
-    // Clocks with very different rates do not go on agreeing.
+    // Clocks with very different rates do not agree for long.
     if !world.checker.judges_fences || !clocks_agree(world) {
         world.habits.fenced_ppm = 0;
     }
@@ -511,14 +510,14 @@ fn finish(world: &mut World, is_lively: bool) {
     check_leftovers(world);
 }
 
-/// The keys of all locks: of those by name, and of the pool's.
+/// Keys of all locks: named locks, and the pool's.
 fn all_keys(world: &World) -> Vec<Vec<u8>> {
     let count = world.habits.slot_count;
     let of_pool = slots::names(count).filter(|_| count > 0);
     world.habits.keys.iter().cloned().chain(of_pool).collect()
 }
 
-/// Nothing is owed, nothing is in hand, and no key outlives its lock (I9).
+/// Checks that nothing is owed or under way, and that no key outlives its lock (I9).
 fn check_leftovers(world: &mut World) {
     for client in 0..world.clients.len() {
         world.check_no_callers(client);
@@ -533,7 +532,7 @@ fn check_leftovers(world: &mut World) {
         }
         let it = &world.clients[client];
         let claims = it.engine.claim_count();
-        // An idle client need not know that a host died; TCP's own keepalive notices it in time.
+        // An idle client need not know that a host died; TCP's keepalive notices it in time.
         let owed: usize = (0..world.masters.len())
             .filter(|&master| world.is_connected(client, master))
             .map(|master| it.engine.owed_count(id(master)))

@@ -1,4 +1,4 @@
-//! Whether what the clients got is true, and what is promised is kept.
+//! Whether the clients' results are true, and the promises are kept.
 
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,20 @@ use crate::model::{lease_end, leases};
 use crate::network::{ConnState, chance};
 use crate::world::{World, hex, life_of, shown};
 
-/// A key may be forgotten so long before its end: what clocks differ by, and some rounding.
+/// A key may be forgotten this long before its end, because of clock differences and rounding.
 pub const LEFT_MAX: Time = 50 * MS;
 
-/// A fair waiter that got its lock so late was parked.
+/// A fair waiter that waited longer was parked.
 const LONG_WAIT: Time = 100 * MS;
-/// A fair waiter may be passed by callers that asked by less than this later: round trips, a part of the lock
-/// that is given back, and the difference of clocks.
+/// A fair waiter may be passed by callers that asked less than this later: round trips, a part of the lock
+/// that is given back, and clock differences.
 const ORDER_SLACK: Time = 300 * MS;
 
-/// Callers have one lock each; what is released waits for its TTL at the most, in attempts that take a
-/// millisecond. Errands are begun up to once in a millisecond, and wait for an answer for up to two hundred.
+/// Callers have one lock each. A release waits at most for its TTL, in attempts of a millisecond. Errands
+/// begin up to once a millisecond, and wait up to 200 ms for an answer.
 const OPERATIONS_MAX: usize = 500;
 const CLAIMS_MAX: usize = 10_000;
-/// Requests to one master that wait for their answers: a few for each claim.
+/// Largest number of unanswered requests to a master: a few for each claim.
 const OWED_MAX: usize = 4 * CLAIMS_MAX;
 
 impl World {
@@ -81,7 +81,7 @@ impl World {
                 };
                 let guard = self.checker.guard(client, lock);
                 let facts = guard.and_then(|guard| self.checker.facts.get(&guard.token));
-                // Of a lock that was never granted there, the acquisition's own refusal stands.
+                // If the lock was never granted there, the acquisition's refusal stands.
                 let key = facts.map(|facts| facts.key.clone()).unwrap_or_default();
                 let refused = self.checker.refused(client, &key);
                 let denied = facts.map(|facts| facts.denied).unwrap_or_default().union(refused);
@@ -93,7 +93,8 @@ impl World {
         }
     }
 
-    /// Nobody else gets a lock that was left for a time before that is over: a quorum has its key until then.
+    /// Nobody else may get a lock that was left for a time before this time ends, because a quorum has its
+    /// key.
     fn check_left(&mut self, client: usize, lock: OpId, held_until: Instant) {
         self.checker.limit_guard(client, lock, held_until);
         let Some(guard) = self.checker.guard(client, lock) else { return };
@@ -104,7 +105,7 @@ impl World {
         self.check_guard(client, lock);
     }
 
-    /// An acquisition was answered: a fair lock goes to the waiters in the order in which they asked.
+    /// After an acquisition: a fair lock must go to waiters in the order of their requests.
     pub fn check_turn(&mut self, client: usize, lock: OpId, is_acquired: bool) {
         if !is_acquired {
             return self.checker.end_waiting(client, lock);
@@ -116,7 +117,7 @@ impl World {
         *outcomes.entry("acquired fairly after a wait").or_default() += u64::from(was_parked);
     }
 
-    /// Each vote that says no was an explicit no (I16).
+    /// Each vote against must have been an explicit refusal (I16).
     pub fn check_refusals(&mut self, client: usize, report: &Report, is_true: impl Fn(usize) -> bool) {
         for (place, (_, vote)) in report.votes.iter().enumerate() {
             let server = self.server(client, place);
@@ -126,7 +127,8 @@ impl World {
         }
     }
 
-    /// The masters that are said to have granted did (I7), and a quorum of them can vote (I4, I8).
+    /// The masters said to have granted must have done so (I7), and a quorum of them must be able to vote
+    /// (I4, I8).
     pub fn check_granted(&mut self, client: usize, token: &[u8], granted: MasterSet) {
         let max_ttl = Time::try_from(self.config.quarantine_time().as_nanos()).expect("small") * 98 / 100;
         let turn_began = self.clients[client].turn_began;
@@ -157,21 +159,20 @@ impl World {
         }
     }
 
-    /// Unless the process was stopped since, what is reported now was true a moment ago.
+    /// Unless the process was stopped since, a report must have been true a moment ago.
     pub fn check_in_time(&mut self, client: usize, valid_until: Instant, what: &str) {
         if self.clients[client].turn_began == self.now && self.local(client) >= valid_until {
             self.checker.violate(what);
         }
     }
 
-    /// A loss is reported of a lock that is held, and before its validity ends unless the process was
-    /// stopped.
+    /// A loss must be reported for a held lock, and before its validity ends unless the process was stopped.
     pub fn check_loss(&mut self, client: usize, lock: OpId, valid_until: Instant) {
         let ttl = Time::try_from(self.config_max_ttl().as_nanos()).expect("small");
         let (now, it) = (self.local(client), &self.clients[client]);
-        // The longest time from which a loss is known to come, and some for the clock's own rate.
+        // The longest time from which a loss is predictable, and some for the clock's rate.
         let is_running = it.paused_until + ttl + ttl / 10 < self.now;
-        // One that masters have shown to be lost ends at that moment.
+        // A lock that masters have shown to be lost ends at that moment.
         let was_over = self.checker.guard(client, lock).is_some_and(|guard| !self.is_valid(guard));
         let is_late = is_running && was_over && now >= valid_until;
         match self.clients[client].lock(lock).filter(|it| it.is_held) {
@@ -189,7 +190,8 @@ impl World {
         self.local(guard.client) < guard.valid_until
     }
 
-    /// A guard begins, or was prolonged: it is alone, and a quorum holds its key for as long as it is valid.
+    /// When a guard begins or is prolonged: it must be alone, and a quorum must hold its key for all its
+    /// validity.
     pub fn check_guard(&mut self, client: usize, lock: OpId) {
         let Some(guard) = self.checker.guard(client, lock) else { return };
         if !self.checker.judges_exclusion || !self.is_valid(guard) {
@@ -209,7 +211,7 @@ impl World {
         self.check_alone(client, lock);
     }
 
-    /// Whether a master holds a guard's key for all its validity, or lost it by a fault.
+    /// Whether a master holds a guard's key for all its validity, or lost the key through a fault.
     fn is_covered(&self, guard: &Guard, master: usize) -> bool {
         let Some(facts) = self.checker.facts.get(&guard.token) else { return false };
         let until = self.clients[guard.client].clock.when(guard.valid_until);
@@ -237,7 +239,7 @@ impl World {
         }
     }
 
-    /// After a fault: a guard that lost more masters than its margin is promised nothing any more.
+    /// After a fault: voids guards that lost more masters than their margin.
     pub fn void_guards(&mut self) {
         let voided: Vec<_> = self
             .checker
@@ -249,7 +251,7 @@ impl World {
         voided.into_iter().for_each(|(client, lock)| self.make_void(client, lock));
     }
 
-    /// Whether more of the masters that count for a guard lost it than its margin bears.
+    /// Whether a guard lost more of its counting masters than its margin allows.
     fn lost_too_many(&self, guard: &Guard) -> bool {
         let granted = self.clients[guard.client].engine.granted(guard.lock).unwrap_or_default();
         let lost = self.checker.facts.get(&guard.token).map(|facts| facts.lost).unwrap_or_default();
@@ -266,11 +268,11 @@ impl World {
         }
     }
 
-    /// After a turn: nothing is overdue, and counts agree.
+    /// After a turn: nothing may be overdue, and counts must agree.
     pub fn check_client(&mut self, client: usize) {
         let it = &self.clients[client];
         let now = it.clock.at(it.turn_began);
-        // The replies that are no reason for a release to wait longer.
+        // Number of owed replies up to which a release waits no longer.
         let is_behind = |master| it.engine.owed_count(id(master)) > 100;
         if (0..self.config.master_count()).any(is_behind) {
             let later = now + self.release_limit();
@@ -313,15 +315,14 @@ impl World {
         self.check_counters(client);
     }
 
-    /// Each acquisition that was taken ends in one counter, and each lock in another one; what has not ended
-    /// is under way.
+    /// Each accepted acquisition ends in one counter, and each lock in another. Everything else is under way.
     fn check_counters(&mut self, client: usize) {
         let it = &self.clients[client];
         let stats = it.engine.stats(self.local(client));
         let denied = stats.contended + stats.no_quorum + stats.expired + stats.overloaded + stats.abandoned;
         let ended = denied + stats.released + stats.left + stats.lost;
         let under_way = it.engine.operation_count() as u64;
-        // A lock that is lost but not released has ended, and is under way.
+        // A lock that is lost but not released has ended, yet is under way.
         let is_kept = stats.released + stats.left + stats.lost <= stats.acquired
             && stats.acquired + denied <= it.taken_count
             && it.taken_count <= ended + under_way
@@ -337,7 +338,7 @@ impl World {
         }
     }
 
-    /// A client without a lock or an orphan has left no key behind, but for those that came too late (I9).
+    /// A client without a lock or an orphan must have left no key, except keys of late commands (I9).
     pub fn check_keys(&mut self, client: usize) {
         if self.clients[client].engine.claim_count() > 0 || !self.checker.judges_exclusion {
             return;
@@ -364,7 +365,7 @@ impl World {
         }
     }
 
-    /// When nothing is under way, no reply is owed (I14).
+    /// When nothing is under way, no reply may be owed (I14).
     fn check_owed(&mut self, client: usize, master: usize, state: &MasterState) {
         let server = self.server(client, master);
         let it = &mut self.clients[client];
@@ -396,8 +397,8 @@ impl World {
         }
     }
 
-    /// A master in a margin holds the key for all its validity, and is not known to be another process than
-    /// granted it.
+    /// A master in a margin must hold the key for all its validity, and must not be known as another process
+    /// than the one that granted it.
     pub fn check_margins(&mut self, client: usize) {
         let now = self.local(client);
         for index in 0..self.checker.guards.len() {

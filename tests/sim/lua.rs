@@ -1,6 +1,5 @@
-//! The scripts that masters run by a real Lua. Those without a likeness in Rust always run so. For the others
-//! it is a matter of the thread: [`with_lua`] for all that a schedule does, [`with_broken`] for the same with
-//! one script broken.
+//! Scripts that masters run with a real Lua. Scripts without a Rust model always run so. For the others the
+//! thread decides: [`with_lua`] for a whole schedule, [`with_broken`] also breaks scripts.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
@@ -10,10 +9,10 @@ use redlatch::internals::NamedScript;
 use crate::model::lua::{Code, run_code};
 use crate::model::{Answer, ModelMaster, Refusal};
 
-/// A script with a text that is not the engine's.
+/// A script with a changed text.
 #[derive(Debug, Clone)]
 pub struct Break {
-    /// The name of the script.
+    /// The script's name.
     pub script: &'static str,
     pub text: String,
 }
@@ -25,23 +24,23 @@ thread_local! {
     static COMMAND_COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Commands of one script that are carried out; a broken one may go on for ever.
+/// Largest number of commands of one script, because a broken script may loop.
 const COMMAND_COUNT_MAX: usize = 20_000;
 
-/// Has a master that is made now run its scripts as the thread wants it.
+/// Makes a new master run scripts as the thread wants.
 pub fn prepare(model: &mut ModelMaster) {
     model.interpreter = run;
     model.interprets_all = IS_WANTED.get();
 }
 
-/// Runs something whose masters run the scripts themselves.
+/// Runs a task whose masters run the scripts with Lua.
 pub fn with_lua<T>(task: impl FnOnce() -> T) -> T {
     with_broken(Vec::new(), task)
 }
 
-/// The same with some scripts broken.
+/// Like [`with_lua`], with some scripts broken.
 pub fn with_broken<T>(breaks: Vec<Break>, task: impl FnOnce() -> T) -> T {
-    /// Also after a panic.
+    /// Runs also after a panic.
     struct Restore(bool, Vec<Break>);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -53,26 +52,26 @@ pub fn with_broken<T>(breaks: Vec<Break>, task: impl FnOnce() -> T) -> T {
     task()
 }
 
-/// Commands of a script that are refused, as to a user without the right.
+/// Refuses a script's commands, as for a user without the right.
 struct NoRight {
     which: Which,
-    /// The names of all that the script asks for.
+    /// Names of all commands that the script called.
     asked: Vec<String>,
 }
 
 enum Which {
-    /// The one at this place.
+    /// The command at this place.
     Place(usize),
     Names(&'static [&'static str]),
 }
 
-/// Runs a script whose command at this place is refused; returns the names of all commands that it asked for,
-/// too.
+/// Runs a script whose command at this place is refused. Also returns the names of all commands that it
+/// called.
 pub fn with_refusal<T>(place: usize, task: impl FnOnce() -> T) -> (T, Vec<String>) {
     without(Which::Place(place), task)
 }
 
-/// Runs a script whose commands of these names are all refused.
+/// Runs a script whose commands of these names are refused.
 pub fn with_refusal_of<T>(names: &'static [&'static str], task: impl FnOnce() -> T) -> T {
     without(Which::Names(names), task).0
 }
@@ -83,7 +82,7 @@ fn without<T>(which: Which, task: impl FnOnce() -> T) -> (T, Vec<String>) {
     (result, NO_RIGHTS.take().map(|it| it.asked).unwrap_or_default())
 }
 
-/// Whether the command is refused.
+/// Whether to refuse the command.
 fn is_refused(name: &str) -> bool {
     COMMAND_COUNT.set(COMMAND_COUNT.get() + 1);
     if COMMAND_COUNT.get() > COMMAND_COUNT_MAX {
@@ -100,7 +99,7 @@ fn is_refused(name: &str) -> bool {
     })
 }
 
-/// Runs a script, or the broken one in its place.
+/// Runs a script, or its broken version.
 fn run(
     model: &mut ModelMaster,
     now: Instant,

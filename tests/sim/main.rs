@@ -1,34 +1,27 @@
 //! The simulator: whole clients against model masters on a virtual clock, with everything that can go wrong.
 //!
-//! One seed is one history. A plain run takes the first few hundred; `scripts/test` takes 5,000 and
-//! `scripts/soak` as many as fit into the time that it is given. By hand:
+//! One seed is one history. CONTRIBUTING.md says how to replay one.
 //!
 //! ```text
-//! REDLATCH_SEEDS=0..5000 scripts/defects test --test sim histories -- --nocapture
-//! REDLATCH_SEED=4711      scripts/defects test --test sim replay -- --nocapture      one, with a trace
-//! REDLATCH_LUA_SEEDS=0..1000    and a sample whose masters run the scripts; REDLATCH_SCRIPTS=lua to replay
-//! ```
-//!
-//! ```text
-//! history   seed -> who takes part, what goes wrong       directed   schedules that seeds rarely meet
-//!    │                                                       │         mutants: each has its schedule; defects: what plants them
+//! history   seed -> participants and faults               directed   schedules that seeds rarely meet
+//!    │                                                       │         mutants: the planted bugs that they find
 //! faults, world ── turn ──────────── application ── callers  │
-//!    │               a client's step    what it is used for, as a Redlock or as a Client
-//!    │                                  errands, sets, owners    what else it is used for
+//!    │               a client's steps   its requests, like a Redlock or a Client
+//!    │                                  queries, sets, slots, owners   other requests
 //! server ── src/testing/model   a master    network ── bytes under way     clock ── true and shown time
-//!   └── lua    the scripts themselves       scripts ── against its model   breaks ── Lua syntax
-//!                                           table ── those without a likeness in Rust
-//! judge ── checker   what is true, and whether the callers heard it
+//!   └── lua    the real scripts             scripts ── compared with the model   breaks ── one change each
+//!                                           table ── scripts without a Rust model
+//! judge ── checker   what is true, and what the callers got
 //! ```
 
-/// Each schedule as a test of its own.
+/// Makes each schedule a test.
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         mod tests {
             $(#[test] fn $name() { assert_eq!(super::$name(), Ok(())); })*
         }
 
-        /// All of them.
+        /// All schedules.
         #[allow(dead_code, reason = "not all are run with scripts that are broken")]
         pub const ALL: &[fn() -> crate::directed::Verdict] = &[$($name),*];
     };
@@ -73,13 +66,13 @@ use history::Report;
 use redlatch_testing::model;
 use world::Statistics;
 
-/// Histories of a plain `cargo test`.
+/// Seeds of a plain `cargo test`; `REDLATCH_SEEDS=0..5000` replaces them.
 const SEEDS: Range<u64> = 0..300;
-/// And of those that run with the scripts themselves.
+/// Seeds for histories with the real scripts; `REDLATCH_LUA_SEEDS` replaces them. `REDLATCH_SCRIPTS=lua` replays one.
 const LUA_SEEDS: Range<u64> = 0..40;
-/// Lines of a failing history that are shown.
+/// Lines shown of a failing history.
 const TRACE_SHOWN: usize = 150;
-/// Between two lines that show how far a long run is.
+/// Pause between progress lines of a long run.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(10);
 
 // I23, I37, I43, I45, I46, I48, I57, I94, I131, I141
@@ -88,14 +81,13 @@ fn histories_keep_every_rule() {
     let seeds = seeds("REDLATCH_SEEDS", SEEDS);
     let total = Run::new(seeds.clone(), None, Scripts::Models).go();
     assert_eq!(total.history_count, seeds.end - seeds.start);
-    // A few histories, as somebody may ask for, need not meet everything.
+    // A few histories on request need not meet every fault.
     if total.history_count >= SEEDS.end {
         assert_coverage(&total);
     }
 }
 
-/// Masters that run the scripts by a real Lua give the same history to the byte as those that run their
-/// models.
+/// Masters with a real Lua give the same history, to the byte, as masters with models of the scripts.
 #[test]
 fn the_scripts_themselves_give_the_same_histories() {
     let seeds = seeds("REDLATCH_LUA_SEEDS", LUA_SEEDS);
@@ -103,14 +95,14 @@ fn the_scripts_themselves_give_the_same_histories() {
     assert_eq!(total.history_count, seeds.end - seeds.start);
 }
 
-/// `scripts/soak` sets the time; otherwise there is nothing to do.
+/// `scripts/soak` sets the time; otherwise this does nothing.
 #[test]
 fn soak() {
     let Ok(seconds) = std::env::var("REDLATCH_SOAK_SECONDS") else { return };
     let limit = Duration::from_secs(seconds.parse().expect("REDLATCH_SOAK_SECONDS is a number"));
     let first = match std::env::var("REDLATCH_SEED") {
         Ok(seed) => seed.parse().expect("REDLATCH_SEED is a number"),
-        // Others every time.
+        // Other seeds every time.
         Err(_) => RandomState::new().hash_one(0) >> 16,
     };
     println!("histories from seed {first} on, for {limit:?}");
@@ -181,11 +173,11 @@ fn assert_coverage(total: &Total) {
     }
 }
 
-/// What masters run.
+/// How masters run scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scripts {
     Models,
-    /// By a real Lua; a history that is another than with the models is a violation.
+    /// With a real Lua. A history that differs from the models' is a violation.
     Themselves,
 }
 
@@ -219,7 +211,7 @@ struct Total {
     took: Duration,
     shown_at: Duration,
     statistics: Statistics,
-    /// Of what came of all histories, in any order: the same unless some history is another.
+    /// Digest of all results in any order: equal unless some history differs.
     digest: u64,
 }
 

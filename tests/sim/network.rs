@@ -7,32 +7,33 @@ use rand::{Rng, RngExt};
 
 use crate::clock::Time;
 
-/// One connection, also after one or both sides have left it: what was sent still arrives.
+/// A connection, which lasts after one or both sides have left it: bytes that were sent still arrive.
 pub struct Conn {
     pub client: usize,
     pub master: usize,
-    /// Which of the client's lives made it, and which process of the master it leads to.
+    /// The life of the client that opened it, and the life of the master that it leads to.
     pub client_life: u32,
     pub master_life: u32,
-    /// Since when some of what is queued has not been written.
+    /// Since when some queued bytes have not been written.
     pub unsent_since: Option<Time>,
     pub to_master: Pipe,
     pub to_client: Pipe,
-    /// Arrived at the master and not carried out, less than a command or because the process is stopped.
+    /// Bytes that arrived at the master but were not carried out: less than a command, or the process is
+    /// stopped.
     pub master_input: Vec<u8>,
-    /// When the oldest of that was queued by the client, or before.
+    /// When the client queued the oldest of these bytes, or earlier.
     pub input_queued_at: Time,
-    /// Arrived at the client and not read.
+    /// Bytes that arrived at the client but were not read.
     pub client_input: Vec<u8>,
     pub state: ConnState,
     /// When the client gave it up.
     pub left_at: Option<Time>,
-    /// Another process took the place of the master's, which does not know what this connection speaks.
+    /// Another process has replaced the master's, and does not know this connection's protocol version.
     pub is_replaced: bool,
 }
 
 impl Conn {
-    /// Whether its client has something to read, or an end to notice.
+    /// Whether the client has something to read, or an end to notice.
     pub fn has_input(&self) -> bool {
         !self.client_input.is_empty() || !matches!(self.state, ConnState::Open | ConnState::Connecting)
     }
@@ -41,11 +42,11 @@ impl Conn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnState {
     Connecting,
-    /// The client is to notice it.
+    /// The client has yet to notice.
     Accepted,
     Refused,
     Open,
-    /// The client is to notice it once it has read what came before.
+    /// The client notices once it has read everything before.
     Ended,
 }
 
@@ -53,21 +54,21 @@ pub enum ConnState {
 #[derive(Default)]
 pub struct Pipe {
     pieces: VecDeque<Piece>,
-    /// The bytes of all pieces, behind those that have arrived.
+    /// Bytes of all pieces, after the bytes that have arrived.
     bytes: Vec<u8>,
     arrived: usize,
     last_arrival: Time,
     pub stalled_until: Time,
-    /// Nothing that is sent from now on gets through.
+    /// Bytes sent from now on are lost.
     is_cut: bool,
 }
 
-/// What arrives at once.
+/// Bytes that arrive together.
 struct Piece {
     /// When it arrives.
     at: Time,
     queued_at: Time,
-    /// Number of its bytes; `None` is the end of the connection.
+    /// Number of bytes; `None` is the end of the connection.
     size: Option<usize>,
 }
 
@@ -80,7 +81,7 @@ pub enum Arrival<'a> {
     End,
 }
 
-/// How a network delays and cuts.
+/// Delays and cuts of the network.
 #[derive(Debug, Clone, Copy)]
 pub struct Weather {
     pub delay_min: Time,
@@ -103,7 +104,7 @@ pub fn chance(rng: &mut impl Rng, ppm: u32) -> bool {
 }
 
 impl Pipe {
-    /// Sends bytes; `plan` gets the times at which something arrives.
+    /// Sends bytes; `plan` gets the times of arrivals.
     pub fn send(
         &mut self,
         now: Time,
@@ -131,7 +132,7 @@ impl Pipe {
         }
     }
 
-    /// Ends the direction; returns when the end arrives.
+    /// Ends the direction. Returns when the end arrives.
     pub fn end(&mut self, at: Time) -> Time {
         self.push(at, at, None)
     }
@@ -143,7 +144,7 @@ impl Pipe {
         at
     }
 
-    /// What has arrived by now; while stalled, when to ask again.
+    /// Bytes that have arrived by now; while stalled, when to ask again.
     pub fn arrive(&mut self, now: Time) -> Result<Option<Arrival<'_>>, Time> {
         if self.stalled_until > now && !self.pieces.is_empty() {
             return Err(self.stalled_until);
@@ -162,7 +163,7 @@ impl Pipe {
         Ok(Some(Arrival::Bytes { bytes, queued_at: piece.queued_at }))
     }
 
-    /// Only the first `size` bytes under way still arrive.
+    /// Lets only the first `size` bytes under way arrive.
     pub fn cut(&mut self, mut size: usize) {
         self.is_cut = true;
         self.bytes.truncate(self.arrived + size);

@@ -1,9 +1,9 @@
-//! Owners of reentrant locks: several callers that take one lock again and again, counted by [`Holds`] as in
-//! a `Client`, which also decides how they go on after an attempt that failed.
+//! Owners of reentrant locks: several callers that take one lock again and again. As in a `Client`, [`Holds`]
+//! counts, and decides how callers go on after a failed attempt.
 //!
-//! The lock is a lock like others, and judged like them. Beside that: it is held at the masters from the
-//! first hold to the last and no longer, nobody gets a hold of a lock that is over, there are no more
-//! attempts than callers, and no attempt outlasts the wait of one of them.
+//! The lock is judged like any other. Also: masters hold it exactly from the first hold to the last, nobody
+//! gets a hold of a lost lock, there are no more attempts than callers, and no attempt outlasts a caller's
+//! wait.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ use redlatch::internals::holds::Holds;
 use crate::clock::{MS, Time};
 use crate::world::{World, note};
 
-/// One owner, which excludes all others.
+/// An owner, which excludes all others.
 pub struct Owner {
     pub holds: Holds<OpId, OpId>,
     key: Vec<u8>,
-    /// TTL and wait of its request, which are those of each caller; drawn with the first.
+    /// TTL and wait of its request, the same for each caller; drawn for the first.
     terms: Option<(Duration, Duration)>,
     pub attempts_max: Option<u32>,
     /// Since the lock was free: callers that wanted it, and attempts for them.
@@ -38,9 +38,9 @@ pub struct OwnCaller {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallerState {
     Outside,
-    /// It wants what is being acquired, and waits until then.
+    /// It wants the lock that is being acquired, and waits until this time.
     Joined(Instant),
-    /// A hold was counted for it, and it does not know yet.
+    /// A hold was counted for it, but it has not fetched the hold.
     Counted,
     Inside,
 }
@@ -60,12 +60,12 @@ impl Owner {
         }
     }
 
-    /// One whose callers do nothing of their own accord.
+    /// An owner whose callers act only when told to.
     pub fn directed(caller_count: usize) -> Self {
         Self { is_directed: true, ..Self::new(caller_count) }
     }
 
-    /// Its process is gone, and all that it knew.
+    /// Its process is gone, and with it all its state.
     pub fn forget(&mut self, now: Time) {
         (self.holds, self.terms) = (Holds::Free, None);
         self.callers.fill(OwnCaller { state: CallerState::Outside, due: now });
@@ -120,7 +120,7 @@ impl World {
         self.set_caller(client, index, caller, state);
     }
 
-    /// Begins an attempt for the callers of an owner.
+    /// Begins an attempt for an owner's callers.
     fn attempt(&mut self, client: usize, index: usize, until: Instant) -> OpId {
         let wait = until.saturating_duration_since(self.local(client));
         let owner = &mut self.clients[client].owners[index];
@@ -132,7 +132,7 @@ impl World {
         self.submit_with(client, &key, options).expect("room")
     }
 
-    /// A caller looks whether the hold that was counted for it is one.
+    /// A caller checks whether its counted hold is still one.
     pub fn fetch_hold(&mut self, client: usize, index: usize, caller: usize) {
         let now = self.local(client);
         let it = &mut self.clients[client];
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// A caller ends its hold, or does not wait for it any more.
+    /// A caller ends its hold, or stops waiting for it.
     pub fn exit(&mut self, client: usize, index: usize, caller: usize) {
         note!(self, "c{client} owner {index} caller {caller} leaves");
         let owner = &mut self.clients[client].owners[index];
@@ -175,21 +175,21 @@ impl World {
     fn set_caller(&mut self, client: usize, index: usize, caller: usize, state: CallerState) {
         let pause = match state {
             CallerState::Counted => self.rng.random_range(0..=50 * MS),
-            // Most wait until they are notified.
+            // Most callers wait until they are notified.
             CallerState::Joined(_) if self.rng.random_range(0..4) > 0 => Time::MAX - self.now,
             _ => self.rng.random_range(0..=self.habits.pause_max),
         };
         self.clients[client].owners[index].callers[caller] = OwnCaller { state, due: self.now + pause };
     }
 
-    /// An answer to the attempt that an owner's callers wait for.
+    /// Takes the answer to the attempt of an owner's callers.
     pub fn notify_owner(&mut self, client: usize, op: OpId, outcome: &Outcome) {
         let is_its = |it: &Owner| matches!(it.holds, Holds::Acquiring { attempt, .. } if attempt == op);
         let Some(index) = self.clients[client].owners.iter().position(is_its) else { return };
         let Outcome::Acquire(result) = outcome else { return };
         let now = self.local(client);
         let holds = &mut self.clients[client].owners[index].holds;
-        // How long the callers wait that this answers, and what they are now.
+        // The time up to which this answers callers, and their new state.
         let (answered_until, state) = match result {
             Ok(_) => {
                 holds.acquired(op);
@@ -207,7 +207,7 @@ impl World {
         self.go_on(client, index);
     }
 
-    /// The callers that are left after a failed attempt need another one.
+    /// Begins another attempt for callers left after a failed one.
     fn go_on(&mut self, client: usize, index: usize) {
         let owner = &self.clients[client].owners[index];
         let Holds::Acquiring { until, .. } = owner.holds else { return };
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    /// Nobody gets a hold of a lock that is over (I2).
+    /// Nobody gets a hold of a lost lock (I2).
     fn check_entered(&mut self, client: usize, index: usize) {
         let lock = self.clients[client].owners[index].holds.lock().copied();
         let guard = lock.and_then(|lock| self.checker.guard(client, lock));
@@ -267,8 +267,7 @@ impl World {
         }
     }
 
-    /// Callers are inside exactly while the lock is held: it is neither let go before the last, nor kept
-    /// after. No attempt outlasts the wait of a caller.
+    /// Callers are inside exactly while the lock is held, and no attempt outlasts a caller's wait.
     pub fn check_owners(&mut self, client: usize) {
         for owner in &self.clients[client].owners {
             if let Holds::Acquiring { until, waits, .. } = &owner.holds

@@ -1,8 +1,8 @@
-//! Parked attempts at the masters: which token was granted where, and over which connection.
+//! Parked attempts on the masters: which token was granted where, and over which connection.
 //!
-//! A script may grant the lock to other waiters than its caller. So the truth is not read from its reply but
-//! from the lock's key: a value that is there after the script and was not before was granted, to the
-//! connection that parked it; one that was there and is not any more was taken out.
+//! A script may grant the lock to waiters other than its caller. So the truth comes from the lock's key, not
+//! from the reply: a new value was granted to the connection that parked it, and a missing value was taken
+//! out.
 
 use redlatch::resp::Reply;
 
@@ -11,27 +11,27 @@ use crate::judge::LEFT_MAX;
 use crate::model::token_of;
 use crate::world::{World, hex, number};
 
-/// How a token was parked at a master.
+/// How a token was parked on a master.
 pub struct Parking {
     pub client: usize,
     pub life: u32,
-    /// The connection over which it was.
+    /// The connection that parked it.
     conn: usize,
-    /// How long its command was under way.
+    /// How long the command was under way.
     late: Time,
-    /// Of a fenced lock: the fencing token.
+    /// The fencing token of a fenced lock.
     fence: Option<u64>,
 }
 
-/// A script of parked attempts that a master carries out.
+/// A script of parked attempts that a master runs.
 pub struct ParkingCall {
     pub script: &'static str,
-    /// The values that had the lock's key before.
+    /// The values of the lock's key before the script.
     pub before: Vec<Vec<u8>>,
 }
 
 impl World {
-    /// Keeps the facts about what one of these scripts did.
+    /// Notes the effects of one of these scripts.
     pub fn note_parking(&mut self, conn: usize, call: &ParkingCall, words: &[&[u8]], reply: &Reply<'_>) {
         let [name, _, _, key, ..] = *words else { return };
         let late = if name == b"EVAL" { Time::MAX } else { self.now - self.conns[conn].input_queued_at };
@@ -44,7 +44,8 @@ impl World {
         let after = it.model.holders(it.clock.at(self.now), key);
         let is_named = |value: &[u8]| words.contains(&value);
         for value in after.iter().filter(|value| !call.before.contains(value)) {
-            // The answer says who has the value that a repair or a swap names, whoever parked it before.
+            // For the value of a repair or a swap, the reply says whether the caller has it, whoever parked
+            // it before.
             if call.script == "park" || !is_named(value) {
                 self.note_served(conn, words, value);
             }
@@ -58,7 +59,7 @@ impl World {
         }
     }
 
-    /// A token is parked from now on.
+    /// A token was parked.
     fn note_park(&mut self, conn: usize, args: &[&[u8]], late: Time) {
         let [_, _, _, _, _, _, _, mode, _, _, _, _, _, fenced, value] = *args else {
             panic!("a park has 15 arguments")
@@ -68,20 +69,20 @@ impl World {
         let fence = (mode == b"f").then(|| number(&fenced[..16]));
         let parking = Parking { client: it.client, life: it.client_life, conn, late, fence };
         let places = self.checker.parkings.entry(token_of(value).to_vec()).or_default();
-        // A late command of a broken connection does not replace one that was sent over the next.
+        // A late command of a broken connection does not replace a command of the next connection.
         if !is_gone || !places.contains_key(&master) {
             places.insert(master, parking);
         }
     }
 
-    /// What the caller learns.
+    /// Notes what the reply tells the caller.
     fn note_answer(&mut self, conn: usize, script: &str, words: &[&[u8]], reply: &Reply<'_>, late: Time) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         let (key, args) = (words[3], &words[3..]);
         let is_wrong_type = matches!(reply, Reply::Error(text) if text.starts_with(b"WRONGTYPE"));
         match (script, args, reply) {
             ("park", [.., value], Reply::Array(numbers)) => match numbers.iter().next() {
-                // Its own value was there already.
+                // The caller's value was already there.
                 Some(Reply::Integer(2)) => {
                     self.checker.note_granted(conn, &self.conns[conn], key, value, late);
                 }
@@ -124,7 +125,7 @@ impl World {
         }
     }
 
-    /// A value has the key that did not have it before.
+    /// A value is new at its key.
     fn note_served(&mut self, caller: usize, words: &[&[u8]], value: &[u8]) {
         let (master, token, key) = (self.conns[caller].master, token_of(value), words[3]);
         let parking = self.checker.parkings.get(token).and_then(|places| places.get(&master));
@@ -142,8 +143,8 @@ impl World {
         }
     }
 
-    /// A client without a lock or an orphan has left no entry behind, but for those that came too late, and
-    /// those of connections that are gone, whose grants reach nobody (I9).
+    /// A client without a lock or an orphan must have left no entry, except entries of late commands, and of
+    /// ended connections, whose grants reach nobody (I9).
     pub fn check_entries(&mut self, client: usize) {
         if self.checker.parkings.is_empty() || self.clients[client].engine.claim_count() > 0 {
             return;
@@ -153,7 +154,7 @@ impl World {
             let mut entries = it.model.queued_keys().flat_map(|key| it.model.parked(now, key));
             let is_left = |entry: &crate::model::Parked| {
                 let token = token_of(&entry.value);
-                // The entry of a lock that was left has its stay, as the key has its TTL.
+                // The entry of a lock that was left lasts for its stay, as the key lasts for its TTL.
                 if self.checker.facts.get(token).is_some_and(|facts| facts.is_left) {
                     return false;
                 }
@@ -162,7 +163,7 @@ impl World {
                     let end = it.clock.when(it.model.wall.at_ms(entry.stay_end_ms));
                     let is_own = (parking.client, parking.life) == (client, self.clients[client].life);
                     let conn = &self.conns[parking.conn];
-                    // Another process has it from the disk only, and has no subscriber.
+                    // Another process has the entry from disk, without a subscriber.
                     let is_gone = conn.left_at.is_some() || conn.master_life != it.life || conn.is_replaced;
                     is_own && !is_gone && end.saturating_sub(self.now) > parking.late.saturating_add(LEFT_MAX)
                 })

@@ -1,4 +1,4 @@
-//! What the checker learns from the scripts of parked attempts, which connections send here by hand.
+//! What the checker learns from the scripts of parked attempts, which the tests send by hand.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const HOLDER: &[u8] = b"the-holder's-token-0";
 const WAITER: &[u8] = b"the-waiter's-token-0";
 const CHANNEL: &[u8] = b"redlatch:c:1";
 
-/// One master and two clients, whose connections speak RESP3; that of the waiter has subscribed.
+/// One master and two clients, whose connections speak RESP3. The waiter's connection has subscribed.
 struct Stage {
     world: World,
     holder: usize,
@@ -47,7 +47,7 @@ impl Stage {
         stage
     }
 
-    /// The holder has the lock, the waiter is in the queue.
+    /// The holder has the lock, and the waiter is in the queue.
     fn contended() -> Self {
         let mut stage = Self::new();
         let hold: [&[u8]; 6] = [b"SET", KEY, HOLDER, b"NX", b"PX", b"5000"];
@@ -67,7 +67,7 @@ impl Stage {
         self.hear(conn)
     }
 
-    /// What has arrived over a connection.
+    /// Bytes that have arrived over a connection.
     fn hear(&mut self, conn: usize) -> String {
         let (now, mut heard) = (self.world.now, Vec::new());
         while let Ok(Some(Arrival::Bytes { bytes, .. })) = self.world.conns[conn].to_client.arrive(now) {

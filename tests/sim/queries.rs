@@ -1,4 +1,4 @@
-//! What clients do that is no lock of theirs: looks at what masters hold, deletions by force, pauses.
+//! Requests of clients that are not locks: inspections, forced deletions, pauses.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ use crate::world::{World, hex, note, shown};
 /// Longer than any pause.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What a client is waiting for.
+/// A request under way.
 pub struct Query {
     pub op: OpId,
     question: OutcomeKind,
     key: Vec<u8>,
     submitted: Time,
-    /// By the client's clock.
+    /// On the client's clock.
     pub deadline: Instant,
-    /// When it is given up; never unless somebody is impatient.
+    /// When it is given up; never unless its caller is impatient.
     cancel_at: Time,
 }
 
-/// Whether an outcome is that of an errand.
+/// Whether an outcome belongs to such a request.
 pub const fn is_answer(outcome: &Outcome) -> bool {
     matches!(
         outcome,
@@ -73,7 +73,7 @@ impl World {
         self.try_submit_query(client, key, request, question).expect("room")
     }
 
-    /// `None` if the engine does not take it.
+    /// `None` if the engine refuses it.
     pub fn try_submit_query(
         &mut self,
         client: usize,
@@ -86,7 +86,7 @@ impl World {
         let op = self.clients[client].engine.submit(now, request).ok()?;
         note!(self, "c{client} {question:?} of {} as {op:?}", shown(key));
         let limit = self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
-        // The bound of a pause is drawn, and a drain has its own.
+        // A pause's bound is random, and a drain has its own limit.
         let has_own_limit = matches!(question, OutcomeKind::Pause | OutcomeKind::Drain);
         let limit = if has_own_limit { Duration::from_secs(60) } else { limit };
         let query = Query {
@@ -103,7 +103,7 @@ impl World {
         Some(op)
     }
 
-    /// A waiter for it does not any more.
+    /// The caller no longer waits.
     pub fn cancel_query(&mut self, client: usize, op: OpId) {
         let is_there = self.clients[client].queries.iter().any(|it| it.op == op);
         if is_there && !self.abandon_query(client, op) {
@@ -116,11 +116,11 @@ impl World {
         self.wake(client, self.now);
     }
 
-    /// The answer to an errand has come.
+    /// Takes the answer to a request.
     pub fn take_query(&mut self, client: usize, op: OpId, outcome: &Outcome) {
         let queries = &mut self.clients[client].queries;
         let Some(index) = queries.iter().position(|it| it.op == op) else {
-            // A look is given up with the attempt beside it, which may have been answered in the same turn.
+            // A search is given up with the attempt beside it, which may have been answered in the same turn.
             if matches!(outcome, Outcome::FreeSlots(_)) {
                 return;
             }
@@ -144,7 +144,8 @@ impl World {
         self.notify_family(client, op, outcome);
     }
 
-    /// What is said to be held was granted there, and what is called free is not forgotten (I8).
+    /// A reported holder must have been granted the lock there, and a lock reported as free must not be
+    /// forgotten (I8).
     fn check_inspection(&mut self, client: usize, query: &Query, inspection: &Inspection) {
         let max_ttl = Time::try_from(self.config.quarantine_time().as_nanos()).expect("small") * 98 / 100;
         for (master, (_, state)) in inspection.masters.iter().enumerate() {
@@ -155,8 +156,8 @@ impl World {
                     let is_known = facts.is_some_and(|it| it.key == query.key);
                     let was_granted = facts.is_some_and(|it| it.granted_by[master].is_some());
                     let was_copied = facts.is_some_and(|it| it.returned.contains(id(master)));
-                    // The value and the time left are asked for one after the other: a key may come in
-                    // between.
+                    // The value and the remaining time are asked for one after the other, so the key may
+                    // appear in between.
                     if !value.is_empty() && !(is_known && (was_granted || was_copied)) {
                         let value = hex(&value[..value.len().min(3)]);
                         let why = format!("m{master} is said to hold {value}, which it never granted");
@@ -190,7 +191,7 @@ impl World {
         }
     }
 
-    /// Errands at random: looks mostly, now and then a lock is broken.
+    /// Random requests: mostly inspections, sometimes a forced deletion.
     pub fn run_queries(&mut self, client: usize) {
         let due: Vec<OpId> = self.clients[client]
             .queries
@@ -222,7 +223,7 @@ impl World {
         self.clients[client].query_due = self.now + self.rng.random_range(0..=2 * self.habits.pause_max);
     }
 
-    /// When a client has something to do for its errands.
+    /// When a client must next do something about its requests.
     pub fn next_query(&self, client: usize) -> Time {
         let it = &self.clients[client];
         let due = if self.habits.is_closing { Time::MAX } else { it.query_due };

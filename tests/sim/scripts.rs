@@ -1,5 +1,5 @@
-//! Each script and its likeness in the model, held against each other: from the same random state, with the
-//! same random arguments, both return the same reply, publish the same messages, and leave the same data.
+//! Each script and its model, compared: from the same random state, with the same random arguments, both must
+//! return the same reply, publish the same messages, and leave the same data.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,12 +18,12 @@ use crate::model::{ModelMaster, SortedSet, Value, WITHOUT_LIKENESS};
 const LOCKS: [&[u8]; 2] = [b"a", b"\r\n"];
 const VALUES: [&[u8]; 4] = [b"0123456789abcdefghij", &[0xff; 20], b"\0\r\n", b"7"];
 const CHANNELS: &[u8] = b"c:";
-/// More than a script publishes the number of.
+/// More subscribers than a script's largest published number.
 const SUBSCRIBERS: usize = 6;
 const STEPS: usize = 150;
 const SEEDS: u64 = 100;
 
-/// The replies by which each script's branches are distinguished.
+/// The replies that distinguish each script's branches.
 const KINDS: [&str; 24] = [
     "extend: -WRONGTYPE",
     "extend: :0",
@@ -51,19 +51,19 @@ const KINDS: [&str; 24] = [
     "swap: :1",
 ];
 
-/// The arguments of a script, as it takes them.
+/// Keys and arguments of a script's call.
 struct Call {
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
 }
 
-/// Two masters that have met the same, one of which runs the scripts themselves.
+/// Two masters with the same past. One runs the scripts with Lua.
 struct Pair {
     rng: StdRng,
     now: Instant,
-    /// The model, and the interpreter.
+    /// The model, and the master with the interpreter.
     masters: [ModelMaster; 2],
-    /// What was done last.
+    /// The last action.
     shown: String,
 }
 
@@ -109,13 +109,13 @@ impl Pair {
         [b"redlatch:1:".as_slice(), &self.value()].concat()
     }
 
-    /// A key of any kind that a lock has.
+    /// Any key of a lock.
     fn key(&mut self) -> Vec<u8> {
         let lock = self.lock();
         match self.rng.random_range(0..9) {
             0..3 => fence_key(lock),
             3..6 => lock.to_vec(),
-            // Of a slot.
+            // A slot's lock.
             _ => format!("s{}:a", self.pick(&[0, 0, 0, 1, 1, 2, 9, 10])).into_bytes(),
         }
     }
@@ -125,7 +125,7 @@ impl Pair {
         match self.rng.random_range(0..4) {
             0..2 => lock.to_vec(),
             2 => [CHANNELS, &self.marked()].concat(),
-            // Of a group.
+            // A group's channel.
             _ => [CHANNELS, self.pick(&[b"0", b"1", b"2", b"3"])].concat(),
         }
     }
@@ -135,7 +135,7 @@ impl Pair {
         self.pick(&[1_u32, 2, 5, 40, 41, 300, 1000]).to_string().into_bytes()
     }
 
-    /// Some time passes; somebody else writes, subscribes, or fills the server.
+    /// Time passes; others write, subscribe, or fill the server.
     fn disturb(&mut self) {
         let ns = self.pick(&[0, 0, 1, 999_999, 1_000_000, 4_700_000, 41_000_000, 350_000_000]);
         self.now += Duration::from_nanos(ns);
@@ -159,7 +159,7 @@ impl Pair {
         }
     }
 
-    /// A key as it may be before a script comes: of the right type, of another one, with and without an end.
+    /// A key that a script may find: of the right type or another, with or without an expiry.
     fn put_foreign(&mut self) {
         let (key, ttl) = (self.key(), Duration::from_millis(self.pick(&[1, 20, 300, 5000])));
         let expires = self.rng.random::<bool>().then(|| self.now + ttl);
@@ -178,7 +178,7 @@ impl Pair {
         self.both(|it| it.data.put(&key, value.clone(), expires));
     }
 
-    /// Members that may be readers, with scores around the present, or small ones.
+    /// Members that may be readers, with scores near the present, or small scores.
     fn foreign_set(&mut self, is_lock: bool) -> SortedSet {
         let now_ms = self.masters[0].wall.ms(self.now);
         let is_own = !is_lock && !self.chance(4);
@@ -195,13 +195,13 @@ impl Pair {
         members.iter().map(|(score, member)| (*score, member.as_slice())).chain(marker).collect()
     }
 
-    /// More members than one call removes, whose time is over.
+    /// More expired members than one call removes.
     fn long_set(&mut self) -> SortedSet {
         let names: Vec<_> = (0..105).map(|index| format!("redlatch:1:{index:03}")).collect();
         names.iter().map(|name| (1.0, name.as_bytes())).collect()
     }
 
-    /// A fencing token around the master's clock.
+    /// A fencing token near the master's clock.
     fn token(&mut self) -> Vec<u8> {
         let off = self.pick(&[-600_000_i64, -500_000, -499_999, -1, 0, 1, 2, 500_000, 500_001, 600_000]);
         let us = self.masters[0].wall_us(self.now).saturating_add_signed(off);
@@ -235,7 +235,7 @@ impl Pair {
         Call { keys, args }
     }
 
-    /// The words of a call with random arguments.
+    /// Words of a call with random arguments.
     fn words(&mut self, script: &'static str) -> Vec<Vec<u8>> {
         let Call { keys, args } = self.draw(script);
         let shown = keys.iter().chain(&args).map(|word| word.escape_ascii().to_string());
@@ -245,7 +245,7 @@ impl Pair {
         [b"EVAL".to_vec(), text.into(), count].into_iter().chain(keys).chain(args).collect()
     }
 
-    /// Has both run a script; what differs, if anything does. Returns the kind of the reply.
+    /// Runs a script on both, and returns the kind of reply; or returns the difference.
     fn run(&mut self, script: &'static str) -> Result<String, String> {
         let (words, now) = (self.words(script), self.now);
         let [model, itself] = self.masters.each_mut().map(|it| exchange(it, 0, now, &words));
@@ -260,7 +260,8 @@ impl Pair {
         Ok(format!("{script}: {kind}"))
     }
 
-    /// One command of the script is refused: that ends the script and is its reply, unless it may do without.
+    /// Refuses one command of the script. That ends the script with this error, unless the command is
+    /// optional.
     fn run_refused(&mut self, script: &'static str) -> Result<(), String> {
         let (words, now, place) = (self.words(script), self.now, self.rng.random_range(0..16));
         let [model, itself] = &mut self.masters;
@@ -277,7 +278,7 @@ impl Pair {
     }
 }
 
-/// The reply, and what is published.
+/// Reply and published messages.
 fn exchange(
     master: &mut ModelMaster,
     conn: usize,
@@ -295,7 +296,7 @@ fn exchange(
     (reply.escape_ascii().to_string(), pushes.join(", "))
 }
 
-/// The first element of an array; the first word of an error; a number as such if it is one digit.
+/// First element of an array, first word of an error, or a number of one digit.
 fn kind(reply: &str) -> String {
     let first = reply.split("\\r\\n").find(|part| !part.starts_with('*')).unwrap_or_default();
     let is_large = first.starts_with(':') && first.len() > ":-1".len();
@@ -306,24 +307,24 @@ fn fence_key(lock: &[u8]) -> Vec<u8> {
     crate::model::fence_key(lock)
 }
 
-/// The kind of lock that a script is for, none for a plain one.
+/// The kind of lock that a script is for; `None` for plain locks.
 pub fn kind_of_lock(script: &str) -> Option<&str> {
     script.split('_').next().filter(|kind| ["fenced", "shared"].contains(kind))
 }
 
-/// The scripts that the model has in Rust.
+/// Scripts with a model in Rust.
 pub fn compared() -> impl Iterator<Item = &'static NamedScript> {
     SCRIPTS.iter().filter(|it| !WITHOUT_LIKENESS.contains(&it.name))
 }
 
-/// Scripts that have to do with one another.
+/// Related scripts.
 fn family(script: &str) -> Vec<&'static str> {
     let names = compared().map(|it| it.name);
     names.filter(|other| kind_of_lock(other) == kind_of_lock(script) || *other == script).collect()
 }
 
-/// What a script and the model of it do differently, if anything, or what it does when a command is refused;
-/// and the kinds of replies that there were. One script in particular, or all of them.
+/// Compares scripts with their models, also with refused commands, for one script or all. Returns the kinds
+/// of replies, or a difference.
 pub fn compare(seeds: Range<u64>, particular: Option<&'static str>) -> Result<BTreeSet<String>, String> {
     let mut kinds = BTreeSet::new();
     let all: Vec<_> = particular.map_or_else(|| compared().map(|it| it.name).collect(), family);

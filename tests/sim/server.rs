@@ -1,4 +1,4 @@
-//! The masters' side: what arrives is carried out, and the facts about tokens are kept.
+//! The masters' side: carries out arrived commands, and keeps the facts about tokens.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ impl World {
                     conn.input_queued_at = queued_at;
                 }
                 conn.master_input.extend_from_slice(bytes);
-                // No command ends without one.
+                // Every command contains a line feed.
                 if master.stopped_until <= self.now && memchr::memchr(b'\n', bytes).is_some() {
                     self.serve(index);
                 }
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// Carries out what has arrived over a connection.
+    /// Carries out the commands that arrived over a connection.
     pub fn serve(&mut self, index: usize) {
         let conn = &mut self.conns[index];
         let (client, master) = (conn.client, conn.master);
@@ -63,7 +63,7 @@ impl World {
             }
         }
         words.clear();
-        // In place: the memory is kept, and no word.
+        // In place, which keeps the memory but no words.
         self.words = words.into_iter().map(|_| b"".as_slice()).collect();
         input.drain(..done);
         self.conns[index].master_input = input;
@@ -71,7 +71,7 @@ impl World {
         replies.clear();
         self.replies = replies;
         if self.conns[index].left_at.is_some() {
-            // What came late over it may have subscribed again.
+            // A late command over it may have subscribed again.
             self.masters[master].model.forget_conn(index);
         }
         if !self.masters[master].model.pushes.is_empty() {
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// As servers do it: one write for all replies of one connection.
+    /// One write for all replies of a connection, as servers do.
     fn send_pushes(&mut self, master: usize) {
         let pushes = std::mem::take(&mut self.masters[master].model.pushes);
         let mut messages = BTreeMap::<usize, Vec<u8>>::new();
@@ -103,7 +103,7 @@ impl World {
     /// Keeps the facts about tokens.
     pub fn note_command(&mut self, conn: usize, words: &[&[u8]], reply: &Reply<'_>) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
-        // What is sent in full answers a master that did not know the script, whenever that was.
+        // A script in full follows a master's NOSCRIPT, whenever that was.
         let is_whole = words[0] == b"EVAL";
         let late = if is_whole { Time::MAX } else { self.now - self.conns[conn].input_queued_at };
         if let [b"EVALSHA" | b"EVAL", word, _, rest @ ..] = words
@@ -133,7 +133,7 @@ impl World {
             ([b"EVALSHA" | b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
             }
-            // Readers have it.
+            // For readers.
             (
                 [b"SET", key, new, b"IFEQ", old, ..] | [b"EVALSHA" | b"EVAL", _, b"1", key, old, new, _],
                 Reply::Error(text),
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// A reader stayed, or is gone.
+    /// A reader was extended, or is gone.
     fn note_reader_extended(&mut self, conn: usize, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
         let master = self.conns[conn].master;
         match (args, reply) {
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// A fenced lock was asked for or released.
+    /// A fenced lock was requested or released.
     fn note_fenced(&mut self, conn: usize, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         match (args, reply) {
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// A lock was to be handed over: its token's place goes to another one.
+    /// A hand-over: another token takes the token's place.
     pub fn note_swap(&mut self, conn: usize, [key, old, new]: [&[u8]; 3], is_done: bool, late: Time) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         if is_done {
@@ -226,8 +226,8 @@ impl World {
     }
 }
 
-/// The reply to a command: the only one, or one for each channel. Messages may stand before or behind it; in
-/// RESP3 the confirmation of a channel is one, too, and stands in the place of the reply.
+/// The reply to a command: the only one, or one for each channel. Messages may come before or after it. In
+/// RESP3, a channel's confirmation is also a message, and takes the reply's place.
 fn the_reply(mut bytes: &[u8], is_subscription: bool) -> Reply<'_> {
     let (mut replies, mut pushes) = (Vec::new(), Vec::new());
     while !bytes.is_empty() {

@@ -1,8 +1,8 @@
-//! Applications that want several locks together: they take the steps that [`SetAcquisition`] decides on, as
-//! a `Client` does.
+//! Applications that request several locks together: like a `Client`, they follow the steps of
+//! [`SetAcquisition`].
 //!
-//! The locks of a set are locks like others, and judged like them. Beside that: what is handed out is all of
-//! the set, nothing is held while anything is waited for, and a set is valid only while each of its locks is.
+//! The locks of a set are judged like any others. Also: a set is handed out whole, nothing is held during a
+//! wait, and a set is valid only while each of its locks is.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use crate::clock::{MS, Time};
 use crate::network::chance;
 use crate::world::{World, note, shown};
 
-/// One who takes several locks together, holds them, lets them go.
+/// A worker that acquires several locks together, holds them, and releases them.
 #[derive(Default)]
 pub struct SetWorker {
-    /// When it does something next.
+    /// Time of its next action.
     due: Time,
     is_directed: bool,
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     names: Vec<Vec<u8>>,
     ttl: Duration,
-    /// While the set is being acquired.
+    /// `None` unless the set is being acquired.
     acquisition: Option<SetAcquisition<OpId>>,
     asked: Vec<(usize, OpId)>,
-    /// Since the set was begun.
+    /// All requests since the set's beginning.
     asked_ever: Vec<OpId>,
     pause: Option<OpId>,
     pub held: Vec<OpId>,
-    /// How the last one that was not acquired failed.
+    /// How the last failed acquisition failed.
     pub failed: Option<Failed>,
 }
 
 impl SetWorker {
-    /// One who does nothing of its own accord.
+    /// A worker that acts only when told to.
     pub fn directed() -> Self {
         Self { is_directed: true, ..Self::default() }
     }
@@ -45,7 +45,7 @@ impl SetWorker {
         if self.is_directed { Time::MAX } else { self.due }
     }
 
-    /// Its process is gone, and all that it knew.
+    /// Its process is gone, and with it all its state.
     pub fn forget(&mut self, now: Time) {
         *self = Self { due: now, ..Self::default() };
     }
@@ -54,7 +54,7 @@ impl SetWorker {
         self.acquisition.is_some()
     }
 
-    /// Whether it has waited for one of its locks, has it, and asks for the others.
+    /// Whether it has waited for one of its locks, has it, and requests the others.
     pub const fn has_waited(&self) -> bool {
         let count = self.names.len();
         self.acquisition.is_some() && self.asked_ever.len() > count + 1 && self.asked.len() + 1 == count
@@ -88,7 +88,7 @@ impl World {
         self.follow_set(client, index, step);
     }
 
-    /// Does what is to be done next.
+    /// Carries out the next step.
     fn follow_set(&mut self, client: usize, index: usize, step: SetStep<OpId>) {
         if !matches!(step, SetStep::Ask(_) | SetStep::Held(_)) {
             self.check_set_is_free(client, index);
@@ -125,7 +125,7 @@ impl World {
         set.asked_ever.push(lock);
     }
 
-    /// The set is handed out: it is whole, and each of its locks is valid (I2).
+    /// A set is handed out: it must be whole, and each of its locks valid (I2).
     fn hold_set(&mut self, client: usize, index: usize, locks: Vec<OpId>) {
         note!(self, "c{client} holds a set: {locks:?}");
         *self.statistics.outcomes.entry("set acquired").or_default() += 1;
@@ -143,7 +143,7 @@ impl World {
         (set.acquisition, set.held, set.due) = (None, locks, self.now + pause);
     }
 
-    /// An answer about one lock of a set, or the end of its pause.
+    /// Takes the answer about a set's lock, or the end of its pause.
     pub fn notify_set(&mut self, client: usize, op: OpId, outcome: &Outcome) {
         let Some(index) = self.set_of(client, op) else { return };
         let now = self.local(client);
@@ -169,12 +169,12 @@ impl World {
         }
     }
 
-    /// The set that this operation is a part of, while it is being acquired.
+    /// The set that this operation belongs to, during its acquisition.
     pub fn set_of(&self, client: usize, op: OpId) -> Option<usize> {
         self.clients[client].sets.iter().position(|set| set.owns(op))
     }
 
-    /// Nobody wants it any more: its future is dropped.
+    /// Drops the set's future.
     pub fn give_up_set(&mut self, client: usize, index: usize) {
         note!(self, "c{client} gives a set up");
         *self.statistics.outcomes.entry("set given up").or_default() += 1;
@@ -252,7 +252,7 @@ impl World {
         self.clients[client].sets[index].due = self.now + self.rng.random_range(0..=self.habits.pause_max);
     }
 
-    /// How long all locks of a set are valid, as its holder sees it.
+    /// Validity of all locks of a set, as its holder sees it.
     pub fn set_validity(&self, client: usize, index: usize) -> Duration {
         let (now, it) = (self.local(client), &self.clients[client]);
         let left = |lock: &OpId| {
@@ -261,7 +261,7 @@ impl World {
         set_acquisition::validity(it.sets[index].held.iter().map(left))
     }
 
-    /// A client that takes a set for valid has each of its locks.
+    /// A client that considers a set valid must have each of its locks.
     pub fn check_sets(&mut self, client: usize) {
         for index in 0..self.clients[client].sets.len() {
             if self.set_validity(client, index).is_zero() {
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    /// Nothing is held while another lock is waited for, and after a failure.
+    /// Nothing may be held during a wait for another lock, or after a failure.
     fn check_set_is_free(&mut self, client: usize, index: usize) {
         let asked = &self.clients[client].sets[index].asked_ever;
         let is_own = |lock: &OpId| asked.contains(lock);

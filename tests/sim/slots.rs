@@ -1,8 +1,7 @@
-//! Applications that want one slot of a pool: they take the steps that [`SlotAcquisition`] decides on, as a
-//! `Client` does.
+//! Applications that request a slot of a pool: like a `Client`, they follow the steps of [`SlotAcquisition`].
 //!
-//! The slots of a pool, and its door, are locks like others, and judged like them. Beside that, a slot that
-//! is handed out has the number that its lock has.
+//! The slots of a pool, and its door, are judged like other locks. Also, a handed-out slot has its lock's
+//! number.
 
 use std::time::{Duration, Instant};
 
@@ -21,33 +20,33 @@ use crate::world::{World, note};
 /// The pool of random histories.
 pub const POOL: &[u8] = b"pool";
 
-/// One who takes a slot, holds it, lets it go.
+/// A worker that acquires a slot, holds it, and releases it.
 #[derive(Default)]
 pub struct SlotWorker {
-    /// When it does something next.
+    /// Time of its next action.
     due: Time,
     is_directed: bool,
     count: u32,
     options: Options,
-    /// While the slot is being acquired.
+    /// `None` unless a slot is being acquired.
     acquisition: Option<SlotAcquisition<OpId>>,
     asked: Vec<(u32, OpId)>,
     look: Option<OpId>,
-    /// A look is being submitted: at a completion table it may be answered before its id is known.
+    /// A search is being submitted: with a completion table, it may be answered before its id is known.
     begins_look: bool,
     door: Option<OpId>,
     pause: Option<OpId>,
-    /// Counts its steps.
+    /// Number of its steps.
     step: u64,
-    /// Looks since it began.
+    /// Number of its searches.
     pub look_count: u64,
     pub held: Option<(u32, OpId)>,
-    /// How the last one that was not acquired failed.
+    /// How the last failed acquisition failed.
     pub failed: Option<AcquireError>,
 }
 
 impl SlotWorker {
-    /// One who does nothing of its own accord.
+    /// A worker that acts only when told to.
     pub fn directed() -> Self {
         Self { is_directed: true, ..Self::default() }
     }
@@ -60,7 +59,7 @@ impl SlotWorker {
         if self.is_directed { Time::MAX } else { self.due }
     }
 
-    /// Its process is gone, and all that it knew.
+    /// Its process is gone, and with it all its state.
     pub fn forget(&mut self, now: Time) {
         let (count, is_directed) = (self.count, self.is_directed);
         *self = Self { due: now, count, is_directed, ..Self::default() };
@@ -75,7 +74,7 @@ impl SlotWorker {
         self.door.is_some()
     }
 
-    /// The slots that are asked for, each with its request.
+    /// The requested slots with their operations.
     pub fn asked(&self) -> &[(u32, OpId)] {
         &self.asked
     }
@@ -89,7 +88,7 @@ fn stopped() -> AcquireError {
     AcquireError::Stopped("it was drained".into())
 }
 
-/// The names of a pool's locks.
+/// Names of a pool's locks.
 pub fn names(count: u32) -> impl Iterator<Item = Vec<u8>> {
     let slots = (0..count).map(|slot| slot_name(POOL, slot).to_vec());
     slots.chain([door_name(POOL).to_vec()])
@@ -107,7 +106,7 @@ impl World {
         self.follow_slot(client, index, step);
     }
 
-    /// Does what is to be done next.
+    /// Carries out the next step.
     fn follow_slot(&mut self, client: usize, index: usize, step: SlotStep<OpId>) {
         self.give_up_step(client, index);
         let worker = &mut self.clients[client].slots[index];
@@ -161,7 +160,7 @@ impl World {
         }
     }
 
-    /// The engine is drained: it does not take a request.
+    /// The engine is drained, and refuses the request.
     fn answer_slot(
         &mut self,
         client: usize,
@@ -191,7 +190,7 @@ impl World {
         }
     }
 
-    /// The slot is handed out: it is the lock of this number.
+    /// A slot is handed out: it must be the lock of this number.
     fn hold_slot(&mut self, client: usize, index: usize, slot: u32, lock: OpId) {
         note!(self, "c{client} holds slot {slot}: {lock:?}");
         *self.statistics.outcomes.entry("slot acquired").or_default() += 1;
@@ -203,7 +202,7 @@ impl World {
         self.end_slot_acquisition(client, index);
     }
 
-    /// The acquisition is over: the door is for the next one.
+    /// Ends the acquisition, and frees the door for the next worker.
     fn end_slot_acquisition(&mut self, client: usize, index: usize) {
         let pause = self.rng.random_range(0..=self.habits.pause_max);
         let worker = &mut self.clients[client].slots[index];
@@ -214,7 +213,7 @@ impl World {
         }
     }
 
-    /// Gives up what a step has left under way.
+    /// Gives up what the last step left under way.
     fn give_up_step(&mut self, client: usize, index: usize) {
         let worker = &mut self.clients[client].slots[index];
         let (look, pause, door) = (worker.look.take(), worker.pause.take(), worker.door.take());
@@ -229,7 +228,7 @@ impl World {
         }
     }
 
-    /// An answer about a slot or the door, to a look, or the end of a pause.
+    /// Takes the answer about a slot, the door or a search, or the end of a pause.
     pub fn notify_slot(&mut self, client: usize, op: OpId, outcome: &Outcome) {
         let is_look = matches!(outcome, Outcome::FreeSlots(_));
         let begins = |client: &Client| client.slots.iter().position(|it| is_look && it.begins_look);
@@ -264,12 +263,12 @@ impl World {
         }
     }
 
-    /// The worker that this operation is a part of, while it acquires a slot.
+    /// The worker that this operation belongs to, during its acquisition.
     pub fn slot_worker_of(&self, client: usize, op: OpId) -> Option<usize> {
         self.clients[client].slots.iter().position(|worker| worker.owns(op))
     }
 
-    /// Nobody wants it any more: its future is dropped.
+    /// Drops the slot's future.
     pub fn give_up_slot(&mut self, client: usize, index: usize) {
         note!(self, "c{client} gives a slot up");
         *self.statistics.outcomes.entry("slot given up").or_default() += 1;
@@ -285,7 +284,7 @@ impl World {
         self.clients[client].slots[index].due = self.now + self.rng.random_range(0..=self.habits.pause_max);
     }
 
-    /// Nobody wants a slot any more, nor has one.
+    /// Ends a worker's slot or acquisition.
     pub fn end_slot(&mut self, client: usize, index: usize) {
         if self.clients[client].slots[index].is_under_way() {
             self.give_up_slot(client, index);

@@ -1,4 +1,4 @@
-//! The driver's rules, on real sockets against a model master.
+//! Rules of the driver, on real sockets with a model master.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ use redlatch::{AcquireError, Client, Config, Options, Quarantine, Redlock, limit
 use crate::directed::Verdict;
 use crate::model::ModelMaster;
 
-/// A model master behind a port of its own, for one connection. It ends with that.
+/// A model master behind a port, for one connection; it ends with the connection.
 struct Server {
     url: String,
     model: Arc<Mutex<ModelMaster>>,
@@ -51,7 +51,7 @@ impl Server {
         self.model.lock().expect("no panic").value(Instant::now(), key).is_some()
     }
 
-    /// Waits until the key is there, or is not.
+    /// Waits until the key exists, or does not.
     fn await_key(&self, key: &[u8], is_held: bool) -> Verdict {
         let deadline = Instant::now() + PATIENCE;
         while self.holds(key) != is_held {
@@ -99,18 +99,18 @@ pub fn more_than_one_read_full_of_replies_is_read() -> Verdict {
     if is_ready { Ok(()) } else { Err("the end of the answer was not read".to_owned()) }
 }
 
-/// The server reads nothing for a while, so its socket takes a part of what is written.
+/// The server reads nothing for a while, so its socket takes only a part of each write.
 // I154
 pub fn a_short_write_is_continued() -> Verdict {
     let server = Server::start(|_| {});
-    // Nothing may time out while this looks: the release would have the rest written.
+    // Nothing may time out meanwhile, because the release would write the rest.
     let long = 4 * PATIENCE;
     let config = Config::builder().master(&server.url).quarantine(Quarantine::Trust);
     let config = config.answer_timeout(long).max_ttl(2 * long);
     let mut redlock = Redlock::open(config.build().expect("valid settings")).expect("an event loop");
     let busy = server.model.lock().expect("no panic");
     let (mut last, width) = (String::new(), limits::RESOURCE_SIZE_MAX);
-    // Until the client has no room for more either.
+    // Until the client has no more room either.
     for index in 0..limits::OPERATION_COUNT_MAX {
         let name = format!("{index:0width$}");
         let resource = Resource::new(&name).expect("valid");
@@ -136,7 +136,7 @@ pub fn a_short_write_is_continued() -> Verdict {
     server.end(redlock)
 }
 
-/// The process was stopped, say, while the answer came.
+/// For example, the process was stopped when the answer arrived.
 // I2
 pub fn received_answer_is_read_before_timeouts() -> Verdict {
     let server = Server::start(|_| {});
@@ -176,7 +176,7 @@ pub fn a_dropped_guard_is_released_also_in_a_panic() -> Verdict {
 pub fn a_late_fetched_answer_is_no_lock() -> Verdict {
     let server = Server::start(|_| {});
     let client = server.client(PATIENCE);
-    // A busy machine may take long until the answer is there.
+    // On a busy machine, the answer may take long.
     let ttl = Duration::from_secs(1);
     let mut acquiring = client.lock("a").ttl(ttl).acquire_async();
     let mut poll = || Pin::new(&mut acquiring).poll(&mut Context::from_waker(Waker::noop()));
@@ -193,7 +193,7 @@ pub fn a_late_fetched_answer_is_no_lock() -> Verdict {
     server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
 }
 
-/// The lock is valid when it is fetched, and for less time than was asked for.
+/// The lock is valid when it is fetched, but for less time than required.
 // I2
 pub fn a_late_fetched_answer_has_enough_validity() -> Verdict {
     let server = Server::start(|_| {});
@@ -214,8 +214,8 @@ pub fn a_late_fetched_answer_has_enough_validity() -> Verdict {
     server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
 }
 
-/// Times something, again and again: together it must take less than half of the pauses after which a
-/// client's thread looks by itself, which would hide that nothing wakes it.
+/// Repeats something and measures the total, which must be less than half of the pauses after which a
+/// client's thread looks by itself. Such looks would hide that nothing wakes the thread.
 fn far_from_looking(mut round: impl FnMut() -> Verdict) -> Verdict {
     let start = Instant::now();
     for _ in 0..LOOK_COUNT {
@@ -226,8 +226,8 @@ fn far_from_looking(mut round: impl FnMut() -> Verdict) -> Verdict {
     if took < limit { Ok(()) } else { Err(format!("{LOOK_COUNT} deadlines took {took:?}")) }
 }
 
-/// Acquires locks that are not extended, and waits for the report of each loss. None of them is dropped
-/// meanwhile, for that has a thread look.
+/// Acquires locks without extension, and waits for the report of each loss. Keeps all guards, because a drop
+/// makes a thread look.
 fn losses_are_reported_in_time(client: &Client) -> Verdict {
     let mut guards = Vec::new();
     far_from_looking(|| {
@@ -241,7 +241,7 @@ fn losses_are_reported_in_time(client: &Client) -> Verdict {
     })
 }
 
-/// No caller waits; the client's thread sleeps.
+/// Nobody waits, and the client's thread sleeps.
 // I95
 pub fn a_loss_is_reported_in_time_though_nobody_calls() -> Verdict {
     let server = Server::start(|_| {});
@@ -251,7 +251,7 @@ pub fn a_loss_is_reported_in_time_though_nobody_calls() -> Verdict {
     server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
 }
 
-/// A thread waits for a lock, and sleeps until that lock ends.
+/// A thread waits for a lock, and sleeps until that lock expires.
 // I95
 pub fn a_loss_is_reported_in_time_beside_a_leader() -> Verdict {
     let server = Server::start(|_| {});

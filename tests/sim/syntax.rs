@@ -1,4 +1,4 @@
-//! As much of Lua's syntax as the scripts have, to find in them what can be broken.
+//! The part of Lua's syntax that the scripts use, to find what can be broken in them.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use redlatch::internals::NamedScript;
 pub struct Variant {
     pub script: &'static str,
     text: &'static str,
-    /// The statement that the piece is in, of those that are in no other one.
+    /// The piece's statement, at the top level.
     statement: Range<usize>,
     place: Range<usize>,
     by: String,
@@ -23,7 +23,7 @@ impl Variant {
         [&self.text[..start], &self.by, &self.text[end..]].concat()
     }
 
-    /// The statement if several scripts share it, else the script; the place there, and what replaces it.
+    /// The statement if several scripts share it, otherwise the script; the place in it, and the replacement.
     pub fn key(&self) -> (&'static str, Range<usize>, &str) {
         let statement = &self.text[self.statement.clone()];
         let is_shared = ["local function ", "local MARK", "local REMOVED_MAX", "local READERS"];
@@ -37,7 +37,7 @@ impl Variant {
 }
 
 impl fmt::Display for Variant {
-    /// The place with what is around it, and what stands there instead.
+    /// The place with its surroundings, and the replacement.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const AROUND: usize = 24;
         let Range { start, end } = self.place;
@@ -47,7 +47,7 @@ impl fmt::Display for Variant {
     }
 }
 
-/// All breaks of a script: each statement gone, each condition fixed, each comparison, number and text
+/// All breaks of a script: each statement removed, each condition fixed, each comparison, number and text
 /// changed, each term and each last argument dropped, each pair of arguments swapped.
 pub fn variants(script: &NamedScript) -> Vec<Variant> {
     let mut reader = Reader { text: script.text, tokens: tokens(script.text), at: 0, breaks: Vec::new() };
@@ -89,11 +89,11 @@ fn tokens(text: &str) -> Vec<Range<usize>> {
     tokens
 }
 
-/// Operators from those that bind least to those that bind most.
+/// Operators, from those that bind least to those that bind most.
 const LEVELS: [&[&str]; 6] =
     [&["or"], &["and"], &["<", ">", "<=", ">=", "~=", "=="], &[".."], &["+", "-"], &["*", "/", "%"]];
 
-/// What else a word can be.
+/// Replacements of single words.
 const OTHERS: [(&str, &str); 14] = [
     ("==", "~="),
     ("~=", "=="),
@@ -123,12 +123,12 @@ impl Reader {
         self.tokens.get(self.at).map_or("", |token| &self.text[token.clone()])
     }
 
-    /// Whether the token behind this one is as given.
+    /// Whether the next token is this one.
     fn next_is(&self, token: &str) -> bool {
         self.tokens.get(self.at + 1).is_some_and(|next| &self.text[next.clone()] == token)
     }
 
-    /// Whether the token before this one is as given.
+    /// Whether the last token is this one.
     fn follows(&self, token: &str) -> bool {
         self.at > 0 && &self.text[self.tokens[self.at - 1].clone()] == token
     }
@@ -136,7 +136,7 @@ impl Reader {
     fn take(&mut self) -> &'static str {
         assert!(self.at < self.tokens.len(), "the end is not understood of {}", self.text);
         let token = self.peek();
-        // A variable may have the name of a function.
+        // A variable may have a function's name.
         let is_variable = token == "call" && !self.follows(".");
         if let Some((_, other)) = OTHERS.iter().find(|(word, _)| *word == token && !is_variable) {
             self.replace(self.at, self.at + 1, other);
@@ -159,7 +159,7 @@ impl Reader {
         assert_eq!(self.take(), token, "in {}", self.text);
     }
 
-    /// The text from one token to another, which does not belong to it any more.
+    /// The text from one token up to another, exclusive.
     fn place(&self, from: usize, to: usize) -> Range<usize> {
         self.tokens[from].start..self.tokens[to - 1].end
     }
@@ -236,7 +236,7 @@ impl Reader {
         self.list(false);
     }
 
-    /// Elements with commas between them; in a table, names may stand before them.
+    /// Comma-separated elements; in a table, with optional names.
     fn list(&mut self, is_table: bool) {
         let mut before = None;
         loop {
@@ -258,11 +258,11 @@ impl Reader {
         }
     }
 
-    /// The element before, and the one that was just read, in each other's place.
+    /// Swaps the last element with the one before it.
     fn swap(&mut self, first: usize, second: usize) {
         let text = |from, to| &self.text[self.place(from, to)];
         let (first_text, second_text) = (text(first, second - 1), text(second, self.at));
-        // The order of two numbers does not matter to these.
+        // The order of two numbers does not matter here.
         let is_alike =
             first_text == second_text || first > 1 && ["max", "min"].contains(&text(first - 2, first - 1));
         if !is_alike {
@@ -327,7 +327,7 @@ impl Reader {
         }
     }
 
-    /// Anything in brackets: arguments, an index, elements, an expression.
+    /// Contents of brackets: arguments, an index, elements, or an expression.
     fn bracket(&mut self, end: &str) {
         self.take();
         if self.peek() != end {

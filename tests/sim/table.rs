@@ -1,23 +1,6 @@
-//! What each script without a likeness in Rust replies, publishes and leaves, in many states of its keys.
-//! `tests/golden/scripts/` has one line for a state. `breaks.rs` breaks the scripts, and looks for a line
+//! Replies, messages and changed keys of each script without a Rust model, in many states of its keys.
+//! `tests/golden/scripts/` has one line for each state. `breaks.rs` breaks the scripts, and looks for a line
 //! that differs.
-//!
-//! States and calls are written as short words. A waiter is its mode, `p`, `f` or `r`, and what is special:
-//!
-//! | flag | what is special |
-//! |---|---|
-//! | `-` `*` `^` `+` | its stay ends now, a millisecond later, as late as may be, later |
-//! | `s` `S` | its stay ends as late as that of a waiter that was rung, a millisecond later |
-//! | `~` `!` `g` | it is not fresh; nobody has subscribed to its channel; its grant has no time |
-//! | `o` `n` `O` `R` | it is the caller's, of the round before, of this one, of the next one, of a large one |
-//! | `k` `v` `w` | its value is `other`, the caller's, the caller's old one |
-//! | `1` to `8` | a field is no number: round, stay, fresh, grant, size, token, window, TTL of the fence |
-//! | `X` `h` | its mark is another one; its channel is a sharded one |
-//! | `=` `_` `/` | its token is the fence, the one behind it, the one behind the server's clock |
-//! | `<` `(` `)` `>` `]` `}` | its token is at the ends of the window, and of one that is twice as long |
-//! | `b` `y` `d` `?` | as a call: it does not stay; it yields; it has an old value; it does not know its ticket |
-//! | `A` | as a call: it names a ticket where nobody is |
-//! | `B` `L` `H` `w` | as a call: its ticket is before all, too low, too high; it has waited for four seconds |
 
 mod cases;
 
@@ -33,18 +16,18 @@ use cases::{Case, Refused, cases, refusals};
 use crate::lua;
 use crate::model::{Dialect, Entry, Keys, ModelMaster, Value, WITHOUT_LIKENESS, fence_key, queue_key};
 
-/// The server's clock, which is some microseconds later.
+/// The server's clock, in milliseconds; its microseconds are a little later.
 const NOW_MS: i64 = 1_712_345_678_901;
 const NOW_US: i64 = NOW_MS * 1000 + 537;
 const FENCE_US: i64 = NOW_US - 7;
 /// The part of a fence's window before the server's clock.
 const HALF_US: i64 = 500_000_000_007;
-/// The TTL of a fence, and that of a grant: all digits that an entry has room for.
+/// TTLs of a fence and of a grant, with as many digits as an entry has room for.
 const FENCE_TTL_MS: i64 = 6_000_000_000;
 const GRANT_MS: i64 = 4_000_000_001;
 const LOCK: &[u8] = b"lock";
 const OWN_ID: &str = "waiter-own..";
-/// Subscribes to the caller's channel.
+/// Connection that subscribes to the caller's channel.
 const CALLER: usize = 1000;
 
 /// A value of 20 bytes, which may have a label.
@@ -73,7 +56,7 @@ fn token(word: &str) -> i64 {
     tokens.iter().find(|(flag, _)| word.contains(*flag)).map_or(NOW_US, |(_, token)| *token)
 }
 
-/// What stands in an entry, and in the call of a park, of a fenced waiter.
+/// Token part of a fenced waiter's entry, and of its park.
 fn fenced(word: &str) -> String {
     if word.starts_with('f') {
         format!("{:016}{HALF_US:012}{:010}", token(word), FENCE_TTL_MS)
@@ -86,7 +69,22 @@ fn channel(place: usize, word: &str) -> String {
     format!("c:{place}{}", if word.contains('h') { "s" } else { "" })
 }
 
-/// The entry of a waiter, at a place in the queue.
+/// The entry of a waiter, at a place in the queue. Its word is the mode, `p`, `f` or `r`, with flags:
+///
+/// | flag | meaning |
+/// |---|---|
+/// | `-` `*` `^` `+` | its stay ends now, a millisecond later, as late as possible, later |
+/// | `s` `S` | its stay ends like a rung waiter's, a millisecond later |
+/// | `~` `!` `g` | it is not fresh; its channel has no subscriber; its grant has no time |
+/// | `o` `n` `O` `R` | it is the caller's, from the last round, this one, the next one, one with a large number |
+/// | `k` `v` `w` | its value is `other`, the caller's, the caller's old one |
+/// | `1` to `8` | a field is no number: round, stay, fresh, grant, size, token, window, TTL of the fence |
+/// | `X` `h` | it has another mark; its channel is sharded |
+/// | `=` `_` `/` | its token is the fence, the next one, the one after the server's clock |
+/// | `<` `(` `)` `>` `]` `}` | its token is at the ends of the window, and of a window twice as long |
+/// | `b` `y` `d` `?` | in a call: it does not stay; it yields; it has an old value; it knows no ticket |
+/// | `A` | in a call: it names a ticket where nobody waits |
+/// | `B` `L` `H` `w` | in a call: its ticket is before all, too low, too high; it has waited for four seconds |
 fn entry(place: usize, word: &str) -> String {
     let flag = |flags: &[(char, i64)], other| {
         flags.iter().find(|(flag, _)| word.contains(*flag)).map_or(other, |(_, number)| *number)
@@ -114,7 +112,7 @@ fn entry(place: usize, word: &str) -> String {
     member
 }
 
-/// The entry of the caller of a park.
+/// Entry of a park's caller.
 fn own_entry(call: &str) -> String {
     let stay_ms = if call.contains('b') { 0 } else { 1500 };
     member(OWN_ID, call, [2, stay_ms, 800, 7000], &["c:own", "vote-own", "own"])
@@ -130,12 +128,12 @@ fn member(id: &str, word: &str, numbers: [i64; 4], [channel, vote, owner]: &[&st
     )
 }
 
-/// The waiters of a queue, by their words.
+/// Words of a queue's waiters.
 fn waiters(queue: &str) -> Vec<String> {
     let words: Vec<&str> = match queue {
         "full" => vec!["p!"; 4096],
         "full but one" => vec!["p!"; 4095],
-        // The rank that the caller's value draws.
+        // The rank that the caller's value draws at random.
         "full, dead at its rank" => [vec!["p!"; 3959], vec!["p-"; 63], vec!["p-X"], vec!["p!"; 73]].concat(),
         "full of dead" => [vec!["p-"; 4095], vec!["p-X"]].concat(),
         "17 dead" => [vec!["p-"; 17], vec!["p"]].concat(),
@@ -151,7 +149,7 @@ fn waiters(queue: &str) -> Vec<String> {
     words.into_iter().map(ToOwned::to_owned).collect()
 }
 
-/// The ticket of the waiter at a place of the queue.
+/// Ticket of the waiter at a place of the queue.
 fn ticket(place: usize) -> i64 {
     NOW_US - 5000 + i64::try_from(place).expect("small")
 }
@@ -159,7 +157,7 @@ fn ticket(place: usize) -> i64 {
 struct Rig {
     now: Instant,
     master: ModelMaster,
-    /// The waiters' members, and how they are shown.
+    /// The waiters' members, and how to show them.
     members: Vec<(Vec<u8>, String)>,
 }
 
@@ -167,7 +165,7 @@ impl Rig {
     fn new(case: Case) -> Self {
         let now = Instant::now();
         let mut master = ModelMaster::new("run", now);
-        // Its errors name no script.
+        // This dialect's errors name no script.
         master.dialect = Dialect::Valkey9;
         master.set_wall(now, NOW_US.unsigned_abs());
         lua::prepare(&mut master);
@@ -260,7 +258,7 @@ impl Rig {
         }
     }
 
-    /// The reply, and what is published.
+    /// Reply and published messages.
     fn call(&mut self, conn: usize, words: &[&[u8]]) -> (String, Vec<String>) {
         let (mut input, mut reply) = (Vec::new(), Vec::new());
         resp::encode_command(&mut input, words);
@@ -295,7 +293,7 @@ impl Rig {
         }
     }
 
-    /// A member of a set; a waiter's is its place, with its new end where only that differs.
+    /// A member of a set. A waiter is shown by its place, with its new end if only that differs.
     fn shown_member(&self, member: &[u8]) -> String {
         let stay = 32..45;
         let rest =
@@ -312,7 +310,7 @@ impl Rig {
         }
     }
 
-    /// Keys that are others than before.
+    /// Changed keys.
     fn changes(&self, before: &Keys) -> String {
         let after = &self.master.data.keys;
         let changed = after.iter().filter(|(key, entry)| before.get(*key) != Some(entry));
@@ -323,12 +321,12 @@ impl Rig {
     }
 }
 
-/// Bytes as text, without what fills a value up.
+/// Bytes as text, without a value's padding.
 fn short(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string().replace("....", "")
 }
 
-/// A ticket or an end as its distance from the present, anything else as it is.
+/// A ticket or an end relative to the present; anything else as it is.
 #[allow(clippy::cast_precision_loss, reason = "below 2^53")]
 fn relative(score: f64) -> String {
     match score {
@@ -338,14 +336,14 @@ fn relative(score: f64) -> String {
     }
 }
 
-/// The words of a call.
+/// Words of a call.
 fn words(script: &NamedScript, case: Case) -> Vec<Vec<u8>> {
     let Case { call, queue, .. } = case;
     let number = |number: i64| number.to_string().into_bytes();
     let flag = |flags: &[(char, i64)], other| {
         flags.iter().find(|(flag, _)| call.contains(*flag)).map_or(other, |(_, number)| *number)
     };
-    // The ticket of the caller's own entry.
+    // Ticket of the caller's own entry.
     let own = waiters(queue).iter().position(|word| word.contains(['o', 'n', 'O', 'R', 'v']));
     let own = own.filter(|_| !call.contains('A'));
     let at = if call.contains('?') { Vec::new() } else { number(own.map_or(NOW_US, ticket)) };
@@ -390,7 +388,7 @@ fn words(script: &NamedScript, case: Case) -> Vec<Vec<u8>> {
     head.into_iter().chain(keys).chain(args).collect()
 }
 
-/// The line of a call, without some rights; `None` if it does not need them.
+/// Line of a call without some rights; `None` if it does not need them.
 fn line(script: &NamedScript, case: Case, refused: Refused) -> Option<String> {
     let mut rig = Rig::new(case);
     let before = rig.master.data.keys.clone();
@@ -414,7 +412,7 @@ fn line(script: &NamedScript, case: Case, refused: Refused) -> Option<String> {
     Some(format!("{lock} | {queue} | {fence} | {call}{full}{without} -> {}\n", parts.join("; ")))
 }
 
-/// The lines of a script one after another; false where `is_wanted` says to stop.
+/// Passes each of a script's lines to `is_wanted`; returns false once that returns false.
 fn each_line(script: &NamedScript, mut is_wanted: impl FnMut(&str) -> bool) -> bool {
     let whole = cases(script.name).into_iter().map(|case| (case, Refused::Nothing));
     for (case, refused) in whole.chain(refusals(script.name)) {
@@ -434,12 +432,12 @@ fn each_line(script: &NamedScript, mut is_wanted: impl FnMut(&str) -> bool) -> b
     true
 }
 
-/// The scripts of the table.
+/// Scripts of the table.
 pub fn tabled() -> impl Iterator<Item = &'static NamedScript> {
     SCRIPTS.iter().filter(|it| WITHOUT_LIKENESS.contains(&it.name))
 }
 
-/// Whether a script does what its table says.
+/// Compares a script with its table.
 pub fn check(script: &NamedScript) -> Result<(), String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/scripts").join(script.name);
     let table = std::fs::read_to_string(file).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! A client's turns: what the real driver does, step by step, with a stop between any two of them.
+//! A client's turns: the real driver's steps, with a possible stop between any two.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::sets::SetWorker;
 use crate::slots::SlotWorker;
 use crate::world::{Event, World, note, shown};
 
-/// The steps of one turn of a client, in the order of the driver's.
+/// Steps of a client's turn, in the driver's order.
 const TURN: [Step; 7] =
     [Step::Links, Step::Read, Step::Timeouts, Step::Outcomes, Step::Application, Step::Links, Step::Write];
 
@@ -30,11 +30,11 @@ pub enum Step {
     Write,
 }
 
-/// A turn without work does not follow another sooner than this.
+/// Shortest time from a turn without work to the next turn.
 const TURN_PAUSE: Time = MS / 20;
 
 impl World {
-    /// Plans a turn of a client at this time or before.
+    /// Plans a turn of a client, at this time or earlier.
     pub fn wake(&mut self, client: usize, at: Time) {
         let it = &mut self.clients[client];
         let at = at.max(it.paused_until).max(self.now);
@@ -81,7 +81,7 @@ impl World {
                 self.count_fault("client paused between two steps");
                 self.pause(client, pause);
             }
-            // Not to be met by the same stop again.
+            // Moves on, so that the same stop does not come again.
             self.clients[client].step = step + 1;
             self.step(client, TURN[step]);
             if is_stopped || self.clients[client].paused_until > self.now {
@@ -93,12 +93,12 @@ impl World {
         self.plan_turn(client);
     }
 
-    /// The process does nothing until then; what arrives waits for it.
+    /// Stops the process for this time; arriving bytes wait.
     pub fn pause(&mut self, client: usize, time: Time) {
         let it = &mut self.clients[client];
         it.paused_until = it.paused_until.max(self.now + time);
         it.wake_at = Time::MAX;
-        // A pause is nobody's fault.
+        // Deadlines move, because a pause is nobody's fault.
         for (_, deadline) in it.locks.iter_mut().filter_map(|(_, lock)| lock.pending.as_mut()) {
             *deadline += Duration::from_nanos(time + time / 10);
         }
@@ -122,7 +122,7 @@ impl World {
         if let Some(at) = timeout.into_iter().chain(worker).chain(look).chain(family).chain(query).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
         }
-        // What was not cut short is written in full.
+        // Everything that was not cut short is written in full.
         let is_left = |conn: &Conn| conn.state == ConnState::Open && conn.unsent_since.is_some();
         let (mut has_output, mut from) = (false, 0);
         while self.clients[client].is_cut_short
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// The place of the first connection of a client from this place on that is like this.
+    /// The first matching connection of a client, from this place on.
     fn next_conn(&self, client: usize, from: usize, is_meant: impl Fn(&Conn) -> bool) -> Option<usize> {
         let mut conns = self.clients[client].conns[from..].iter();
         let place = conns.position(|conn| conn.is_some_and(|conn| is_meant(&self.conns[conn])))?;
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// The client gives its connection up. What is under way to the master arrives, or some of it.
+    /// The client closes a connection. Some or all bytes under way to the master still arrive.
     pub fn leave_conn(&mut self, client: usize, place: usize) {
         let Some(conn) = self.clients[client].conns[place].take() else { return };
         self.clients[client].accepted &= !(1 << place);
@@ -310,7 +310,7 @@ impl World {
         let size = if is_short { self.rng.random_range(1..=ready.len()) } else { ready.len() };
         let bytes = &ready[..size];
         self.digest.add(self.now, bytes);
-        // Queued in this turn, which may have been stopped since, or in one before.
+        // Queued in this turn, which may have been stopped since, or in an earlier turn.
         let queued_at = self.conns[index].unsent_since.unwrap_or(turn_began);
         self.conns[index].unsent_since = is_short.then_some(queued_at);
         let (pipe, events) = (&mut self.conns[index].to_master, &mut self.events);
@@ -320,7 +320,7 @@ impl World {
         it.is_cut_short |= is_short;
     }
 
-    /// Whether there is a connection, and the process behind it lives.
+    /// Whether the connection stands, and its process lives.
     pub fn is_connected(&self, client: usize, master: usize) -> bool {
         self.clients[client].conns[master].is_some_and(|conn| {
             let (conn, it) = (&self.conns[conn], &self.masters[master]);

@@ -1,9 +1,8 @@
 //! Clients, masters and the network between them, on one virtual clock of true time.
 //!
-//! Everything that happens is an event with a time; events of one time happen in the order in which they were
-//! planned. All randomness comes from one generator, so a seed is a history. What the engine gets, and in
-//! which order, is what the real driver would give it; between any two steps of a turn the process may be
-//! stopped.
+//! Everything that happens is a timed event; events of one time happen in the order of their planning. All
+//! randomness comes from one generator, so a seed determines a history. The engine gets the same calls in the
+//! same order as from the real driver. Between any two steps of a turn, the process may be stopped.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -27,46 +26,46 @@ use crate::network::{Conn, ConnState, Weather};
 pub struct World {
     pub now: Time,
     pub rng: StdRng,
-    /// What all clients agree on, and the settings of those that are added next.
+    /// Settings that all clients share, for clients added later.
     pub config: Arc<Config>,
     pub clients: Vec<Client>,
     pub masters: Vec<Master>,
     pub conns: Vec<Conn>,
     pub weather: Weather,
     pub checker: Checker,
-    /// Of a million turns, how many are interrupted, and for how long at the most.
+    /// Of a million turns, how many are interrupted, and for how long at most.
     pub pause_ppm: u32,
     pub pause_min: Time,
     pub pause_max: Time,
-    /// Steps of all clients so far, and one before which a client is stopped.
+    /// Steps of all clients so far, and the step before which a client is stopped.
     pub step_count: u64,
     pub pause_at_step: Option<u64>,
     /// Of a million writes, how many take only a part of the bytes.
     pub short_write_ppm: u32,
-    /// Clients are used the way of `Client`, not of `Redlock`.
+    /// Whether clients are used like `Client` instead of `Redlock`.
     pub has_desks: bool,
-    /// Places in lists of masters that lead to another server than the one of that number.
+    /// Places in lists of masters that lead to a server with another number.
     pub detours: Vec<Detour>,
     /// The application of all clients.
     pub habits: Habits,
-    /// Handles that were made last, used or not.
+    /// The last handles that were made, used or not.
     pub handles: VecDeque<LockHandle>,
     pub statistics: Statistics,
-    /// Steps of a master's link from one state to another.
+    /// Transitions of a master's link between states.
     pub link_steps: [[u64; LinkState::NAMES.len()]; LinkState::NAMES.len()],
     pub digest: Digest,
-    /// What happened, in words, if somebody wants to know.
+    /// What happened, in words, on request.
     pub trace: Option<Vec<String>>,
-    /// Look for all that may be wrong after each turn, not after one in ten.
+    /// Checks everything after each turn, not after one in ten.
     pub is_checked_always: bool,
     pub events: Events,
-    /// Replies to the commands that are carried out, empty between them.
+    /// Replies to the present commands; empty in between.
     pub replies: Vec<u8>,
-    /// And the words of one.
+    /// Words of one command.
     pub words: Vec<&'static [u8]>,
 }
 
-/// What the applications do.
+/// Habits of the applications.
 #[derive(Debug, Clone)]
 pub struct Habits {
     pub keys: Vec<Vec<u8>>,
@@ -75,17 +74,17 @@ pub struct Habits {
     pub pause_max: Time,
     /// Of a million locks, how many are fenced.
     pub fenced_ppm: u32,
-    /// And of the others, how many are fair.
+    /// Of a million other locks, how many are fair.
     pub fair_ppm: u32,
-    /// And of the others, how many are readers'.
+    /// Of a million other locks, how many are readers'.
     pub shared_ppm: u32,
-    /// Share of callers with a label.
+    /// Of a million callers, how many have a label.
     pub label_ppm: u32,
-    /// Of a million times that a worker begins, how often it tries a handle, if there is one.
+    /// Of a million beginnings of a worker, how many try a handle, if there is one.
     pub handle_ppm: u32,
-    /// Slots of the pool; zero without one.
+    /// Number of slots in the pool; zero without a pool.
     pub slot_count: u32,
-    /// Nothing new is begun, and what is held is let go.
+    /// Nothing new begins, and held locks are released.
     pub is_closing: bool,
 }
 
@@ -94,20 +93,21 @@ pub struct Master {
     pub model: ModelMaster,
     pub clock: Clock,
     pub is_up: bool,
-    /// Counts its processes.
+    /// Number of its processes.
     pub life: u32,
     pub stopped_until: Time,
     pub refuses_until: Time,
     /// New connections get no answer.
     pub swallows_until: Time,
-    /// By process: when it, or one before whose data it has, started without data that there had been.
+    /// By process: when it, or an earlier process whose data it has, started without the data of its
+    /// predecessor.
     pub lost_at: Vec<Option<Time>>,
-    /// Its reported uptime is longer than the truth.
+    /// Its reported uptime is too long.
     pub lies: bool,
-    /// Its clock was set back, or what was sent to the process before reached this one: a key may stay for
-    /// longer than its client can know.
+    /// Its clock was set back, or commands to an earlier process reached this one, so a key may last longer
+    /// than its client can know.
     pub keeps_longer: bool,
-    /// What was on its disk at some earlier times.
+    /// Its disk at some earlier times.
     pub snapshots: VecDeque<(Time, Keys)>,
 }
 
@@ -134,22 +134,22 @@ impl Master {
     }
 }
 
-/// A place in a list of masters that leads to another server than the one of that number.
+/// A place in a list of masters that leads to a server with another number.
 #[derive(Debug, Clone, Copy)]
 pub struct Detour {
-    /// In the list of this client; in all lists without one.
+    /// Only in this client's list; in all lists if `None`.
     pub client: Option<usize>,
     pub place: usize,
     pub server: usize,
 }
 
-/// What was counted.
+/// Counts.
 #[derive(Debug, Clone, Default)]
 pub struct Statistics {
     pub simulated: Time,
     pub event_count: u64,
     pub faults: BTreeMap<&'static str, u64>,
-    /// Steps of a master's link from one state to another, as seen after turns.
+    /// Transitions of a master's link between states, as seen after turns.
     pub link_steps: BTreeMap<(&'static str, &'static str), u64>,
     pub outcomes: BTreeMap<&'static str, u64>,
     /// How clients were used, and what their callers did.
@@ -165,7 +165,7 @@ pub enum Event {
     Resume(usize),
 }
 
-/// What went over the wires and what came of it, as one number: FNV-1a, by words of eight bytes.
+/// Digest of all bytes on the wires and their effects: FNV-1a over words of eight bytes.
 pub struct Digest(pub u64);
 
 impl Default for Digest {
@@ -185,13 +185,13 @@ impl Digest {
         self.mix(now);
     }
 
-    /// Turned, for a product alone carries nothing downwards.
+    /// Rotated, because a product alone carries nothing into lower bits.
     const fn mix(&mut self, word: u64) {
         self.0 = (self.0 ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
     }
 }
 
-/// A time, and behind it the place among the events of that time, as one number.
+/// A time, with the place among that time's events in the low bits.
 type Moment = u128;
 
 fn moment(at: Time, order: u64) -> Moment {
@@ -202,15 +202,15 @@ fn time_of(moment: Moment) -> Time {
     Time::try_from(moment >> 64).expect("64 bits")
 }
 
-/// What is planned, in the order in which it happens.
+/// Planned events, in the order of their occurrence.
 #[derive(Default)]
 pub struct Events {
     heap: BinaryHeap<Planned>,
-    /// Planned and happened so far.
+    /// Number of events planned so far.
     count: u64,
 }
 
-/// No two have the same moment; the earliest is the largest.
+/// No two events have the same moment. The earliest event sorts last.
 struct Planned {
     at: Moment,
     event: Event,
@@ -242,13 +242,13 @@ impl Events {
         self.heap.push(Planned { at: moment(at, order), event });
     }
 
-    /// The place behind all that is planned, among the events of one time.
+    /// The next place among the events of one time.
     pub fn next_order(&mut self) -> u64 {
         self.count += 1;
         self.count
     }
 
-    /// When the next one happens; at the end of time if there is none.
+    /// When the next event happens; at the end of time if there is none.
     fn next(&self) -> Moment {
         self.heap.peek().map_or(Moment::MAX, |next| next.at)
     }
@@ -259,7 +259,7 @@ impl Events {
     }
 }
 
-/// More events than any history needs: something goes on without end.
+/// More events than any history needs, so something loops.
 const EVENT_COUNT_MAX: u64 = 3_000_000;
 
 /// Adds a line to the trace, if there is one.
@@ -273,7 +273,7 @@ macro_rules! note {
 pub(crate) use note;
 
 impl World {
-    /// Masters that have run for an hour; no client yet.
+    /// Masters that have run for an hour, without clients.
     pub fn new(seed: u64, config: Config) -> Self {
         let master_count = config.master_count();
         let masters = (0..master_count).map(Master::new).collect();
@@ -319,7 +319,7 @@ impl World {
         }
     }
 
-    /// One more server, that is in no list before there is a [`Detour`] to it. It has run for an hour.
+    /// Adds a server that has run for an hour. It is in no list without a [`Detour`].
     pub fn add_server(&mut self) -> usize {
         self.masters.push(Master::new(self.masters.len()));
         self.checker.server_count = self.masters.len();
@@ -377,7 +377,7 @@ impl World {
         Engine::new(Arc::clone(config), seed, clock.at(self.now))
     }
 
-    /// Goes on for this long, or until something is wrong.
+    /// Runs for this time, or until the checker finds a fault.
     pub fn run_for(&mut self, time: Time) {
         let end = self.now + time;
         while self.checker.violation.is_none() {
@@ -401,7 +401,7 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    /// Goes on until something is true, for this long at the most; says whether it is.
+    /// Runs until a condition is true, at most for this time. Returns whether it is.
     pub fn run_until(&mut self, limit: Time, mut is_true: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now + limit;
         loop {
@@ -416,7 +416,7 @@ impl World {
         }
     }
 
-    /// What was counted, the lasting things included.
+    /// All counts, including totals of the present state.
     pub fn statistics(&self) -> Statistics {
         let names = LinkState::NAMES;
         let steps =
@@ -457,7 +457,7 @@ impl World {
         self.plan(at, Event::ToClient(conn));
     }
 
-    /// What is stalled arrives now.
+    /// Delivers everything that is stalled.
     pub fn end_stalls(&mut self) {
         for conn in 0..self.conns.len() {
             let it = &mut self.conns[conn];
@@ -468,8 +468,8 @@ impl World {
         }
     }
 
-    /// When the next turn of a client is due, and whose it is; at the end of time if none is. Turns are put
-    /// off and brought forward all the time, so they are no events.
+    /// Time and client of the next turn; at the end of time if there is none. Turns move all the time, so
+    /// they are no events.
     fn next_turn(&self) -> (Moment, usize) {
         let mut next = (Moment::MAX, 0);
         for (index, it) in self.clients.iter().enumerate() {
@@ -508,12 +508,12 @@ pub fn run_id(master: usize, life: u32) -> String {
     format!("m{master}-{life}")
 }
 
-/// Which process of its master has this `run_id`.
+/// Number of the master's process with this `run_id`.
 pub fn life_of(run_id: &str) -> Option<u32> {
     run_id.split_once('-')?.1.parse().ok()
 }
 
-/// The key is the first argument of most commands, and the rest is long.
+/// The key is the first argument of most commands; the rest is long.
 pub fn command(args: &[&[u8]]) -> String {
     let mut text = String::new();
     for arg in args {
@@ -527,7 +527,7 @@ pub fn command(args: &[&[u8]]) -> String {
     text
 }
 
-/// The number that a command has as digits.
+/// The number that these digits represent.
 pub fn number(digits: &[u8]) -> u64 {
     std::str::from_utf8(digits).expect("digits").parse().expect("digits")
 }

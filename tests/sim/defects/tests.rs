@@ -1,4 +1,4 @@
-//! Texts of sources, and their entries.
+//! Source texts and their entries.
 
 use super::*;
 

@@ -17,7 +17,7 @@ pub fn a_quorum_heard_late_is_not_handed_out() -> Verdict {
     stall(&mut world, 100 * MS);
     world.submit_acquire(0, KEY, ms(1000), Duration::ZERO).expect("room");
     world.run_for(MS);
-    // The answers arrive while the process is stopped, and are read when the lock is over.
+    // The answers arrive while the process is stopped, and are read after the lock's end.
     world.pause(0, 2 * SECOND);
     let outcome = outcome(&mut world, 0)?;
     verdict(&mut world)?;
@@ -50,7 +50,7 @@ pub fn a_twice_granting_master_counts_once() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stop_master(2, 100 * MS);
     hold(&mut world, 0, KEY, ms(10_000))?;
-    // It carries out the SET when it goes on, loses the key, and is asked again, as it was silent.
+    // The resumed master carries out the SET, loses the key, and is asked again, because it was silent.
     world.run_for(99 * MS);
     world.weather.delay_min = MS;
     world.weather.delay_max = MS;
@@ -74,7 +74,7 @@ pub fn a_late_answer_serves_no_next_lock() -> Verdict {
     world.stall(0, 2, false, true, 3 * SECOND);
     let lock = hold(&mut world, 0, b"a", ms(300))?;
     world.submit_release(0, lock, false);
-    // Nothing of it can be left, though master 2 owes the answers still.
+    // No key can be left, though master 2 still owes the answers.
     world.run_for(2 * SECOND);
     hold(&mut world, 0, b"b", ms(5000))?;
     world.run_for(2 * SECOND);
@@ -118,7 +118,7 @@ pub fn error_reply_is_no_refusal() -> Verdict {
     )
 }
 
-/// Of a waiter that is not notified of releases, and of one that is, once its pauses have grown.
+/// For a polling waiter, and for a notified waiter whose pauses have grown.
 // I135
 pub fn retries_come_at_random_times() -> Verdict {
     for (is_notified, wait) in [(false, ms(300)), (true, ms(30_000))] {
@@ -134,7 +134,7 @@ pub fn retries_come_at_random_times() -> Verdict {
         let times: Vec<f64> =
             attempts.filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
         let pauses: Vec<String> = times.windows(2).map(|pair| format!("{:.4}", pair[1] - pair[0])).collect();
-        // Neither those that grow nor the last one, which the end of the wait cuts short.
+        // Without the growing pauses and the last one, which the end of the wait cuts short.
         let mut different = pauses.iter().rev().skip(1).take(6).collect::<Vec<_>>();
         different.sort();
         different.dedup();
@@ -180,14 +180,14 @@ pub fn one_stopped_master_delays_nobody() -> Verdict {
 
 // I110
 pub fn the_answer_limit_follows_the_round_trip() -> Verdict {
-    // The network is slower from the start: the handshake has shown it.
+    // A slow network from the start, as the handshake shows.
     let mut world = unconnected(3, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (40 * MS, 40 * MS);
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(SECOND);
     hold(&mut world, 0, b"far", ms(10_000))?;
     verdict(&mut world)?;
-    // It becomes slower: answers that come too late for their attempt have shown it.
+    // The network becomes slower, as late answers show.
     let mut world = super::world(3, 1, defaults);
     hold(&mut world, 0, b"near", ms(10_000))?;
     (world.weather.delay_min, world.weather.delay_max) = (40 * MS, 40 * MS);
@@ -196,7 +196,7 @@ pub fn the_answer_limit_follows_the_round_trip() -> Verdict {
     demand(matches!(first, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "the limit is never below")?;
     world.run_for(SECOND);
     hold(&mut world, 0, b"second", ms(10_000))?;
-    // It becomes fast again: a fleet that hangs costs a short attempt.
+    // The network becomes fast again, so a hanging fleet costs only a short attempt.
     (world.weather.delay_min, world.weather.delay_max) = (0, 0);
     for _ in 0..40 {
         world.run_for(20 * MS);

@@ -1,4 +1,4 @@
-//! Which caller gets which answer when a completion table stands between the callers and an engine.
+//! Which caller gets which answer when a completion table stands between callers and engine.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub fn an_acquisition_that_is_given_up_leaves_no_key() -> Verdict {
     Ok(())
 }
 
-/// Lets the masters answer, and the engine read it; nobody takes what it says then.
+/// Lets the masters answer and the engine read, but nobody takes the outcome.
 fn answer(world: &mut World) {
     world.step(0, Step::Write);
     world.pause(0, SECOND);
@@ -49,7 +49,7 @@ fn answer(world: &mut World) {
     world.step(0, Step::Read);
 }
 
-/// The first caller gives up when its answer is in the engine already; the second one's operation has the
+/// The first caller gives up when its answer is already in the engine; the second caller's operation has the
 /// same place.
 // I129
 pub fn an_answer_never_reaches_the_next_caller() -> Verdict {

@@ -1,4 +1,4 @@
-//! The end of a client's locks.
+//! Drains.
 
 use redlatch::engine::{HeldLocks, Request, Resource, SubmitError};
 
@@ -27,7 +27,7 @@ pub fn a_drained_client_acquires_nothing() -> Verdict {
 pub fn a_drain_ends_those_who_wait() -> Verdict {
     let mut world = world(3, 2, defaults);
     hold(&mut world, 1, KEY, ms(10_000))?;
-    // One waits for another client's lock, and one behind it in the queue of this client.
+    // One caller waits for another client's lock, and one behind it in this client's queue.
     for _ in 0..2 {
         world.submit_acquire(0, KEY, ms(10_000), ms(60_000)).expect("room");
     }
@@ -80,7 +80,7 @@ pub fn slot_reuse_after_a_drain_changes_no_validity() -> Verdict {
             extend(&mut world, 0, lock, ms(10_000))?;
         }
         world.submit_drain(0, HeldLocks::Release, ms(1000));
-        // They take the slots that are free.
+        // The inspections take the free slots.
         for _ in 0..3 {
             world.submit_inspect(0, KEY);
         }
@@ -97,7 +97,7 @@ pub fn a_drain_waits_until_a_fair_waiter_has_left() -> Verdict {
     hold(&mut world, 1, KEY, ms(10_000))?;
     let options = Options::new().ttl(ms(10_000)).wait(ms(60_000)).fair();
     world.submit_with(0, KEY, options).expect("room");
-    // Its round stands in the masters' queues.
+    // Its round waits in the masters' queues.
     world.run_for(20 * MS);
     world.submit_drain(0, HeldLocks::Release, ms(1000));
     world.run_for(MS / 2);

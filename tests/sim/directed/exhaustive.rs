@@ -1,13 +1,13 @@
-//! What is small enough to be tried in all ways.
+//! Small spaces that can be searched completely.
 
 use super::*;
 use crate::model::Dialect;
 
-/// The bytes of a `SET` and of a release, and more.
+/// More than the bytes of a `SET` and a release.
 const REQUESTS_SIZE: usize = 200;
 const REPLIES_SIZE: usize = 12;
 
-/// A lock is taken and let go while the connection to one master ends at one byte of what is under way.
+/// Acquires and releases a lock while the connection to one master ends at a given byte.
 fn cut_at(requests_size: usize, replies_size: usize) -> Verdict {
     let mut world = world(3, 1, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
@@ -21,11 +21,11 @@ fn cut_at(requests_size: usize, replies_size: usize) -> Verdict {
     let granted = outcome(&mut world, 0)?;
     demand(matches!(granted, Outcome::Acquire(Ok(_))), "two of three masters were not enough")?;
     world.submit_release(0, lock, false);
-    // Over the next connection, long before the TTL.
+    // Over the next connection, long before the TTL ends.
     world.run_for(500 * MS);
     verdict(&mut world)?;
     demand(!(0..3).any(|master| is_held(&world, master, KEY)), "a key is left")?;
-    // It is not sure to be the last of it before the TTL.
+    // Before the TTL ends, a command may still arrive.
     world.run_for(SECOND);
     demand(world.clients[0].engine.claim_count() == 0, "an orphan is left")
 }
@@ -39,8 +39,7 @@ pub fn a_connection_may_end_inside_any_reply() -> Verdict {
     (1..REPLIES_SIZE).try_for_each(|size| cut_at(0, size).map_err(|why| format!("byte {size}: {why}")))
 }
 
-/// A lock is handed over while the connection to one master ends at one byte of what is under way, a swap or
-/// more.
+/// Hands a lock over while the connection to one master ends at a given byte of a swap or later.
 fn hand_over_cut_at(requests_size: usize, replies_size: usize, dialect: Dialect) -> Verdict {
     let mut world = unconnected(3, defaults);
     world.masters[0].model.dialect = dialect;
@@ -108,7 +107,7 @@ pub fn a_process_may_be_stopped_before_any_step() -> Verdict {
         world.weather.delay_max = MS;
         (world.pause_min, world.pause_max) = (700 * MS, 700 * MS);
         world.pause_at_step = Some(world.step_count + step);
-        // The other one wants it all the time, and gets it when the first one's time is over.
+        // The other client wants the lock all the time, and gets it when the first one's time ends.
         world.submit_acquire(1, KEY, ms(300), ms(5000)).expect("room");
         let lock = world.submit_acquire(0, KEY, ms(300), ms(5000)).expect("room");
         world.run_for(200 * MS);
@@ -146,7 +145,7 @@ const ERRORS: [&str; 15] = [
     "",
 ];
 
-/// One such master costs nothing but its vote, three of them no more than the lock.
+/// One such master costs only its vote, and three cost only the lock.
 // I16
 pub fn any_error_costs_at_most_one_vote() -> Verdict {
     for command in COMMANDS {

@@ -1,6 +1,6 @@
-//! Fair locks: the waiters have it in the order in which they asked, whoever is faster, gives up or dies.
+//! Fair locks: waiters get the lock in the order of their requests, whoever is faster, gives up or dies.
 //!
-//! Their TTL is so long that masters ring and grant nothing by themselves; `parked.rs` has shorter ones.
+//! The TTL is so long that masters only ring. `parked.rs` has shorter TTLs.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ pub(super) const LONG: Duration = Duration::from_secs(60);
 pub(super) const TTL: Duration = Duration::from_secs(12);
 /// A round trip in the schedules that have one.
 pub(super) const TRIP: Time = 2 * MS;
-/// Longest time between two rounds of a waiter that nobody rings.
+/// Longest time between two rounds of a waiter without a ring.
 const HEARTBEAT: Time = SECOND;
-/// Time that a rung waiter has to ask.
+/// Time for a rung waiter to ask.
 const RUNG: Time = 200 * MS;
 
 pub(super) fn defaults(builder: ConfigBuilder) -> ConfigBuilder {
@@ -33,12 +33,12 @@ pub(super) fn trust(builder: ConfigBuilder) -> ConfigBuilder {
     super::trust(builder.max_ttl(TTL))
 }
 
-/// Time for which an entry stays without a heartbeat.
+/// How long an entry stays without a heartbeat.
 pub(super) fn stay() -> Time {
     Time::try_from(limits::STAY.as_nanos()).expect("small")
 }
 
-/// Holds the lock before anybody waits.
+/// Acquires the lock before anybody waits.
 pub(super) fn hold_fairly(world: &mut World, client: usize) -> Result<OpId, String> {
     let lock = world.submit_fair(client, KEY, TTL, Duration::ZERO).expect("room");
     match outcome(world, client)? {
@@ -47,7 +47,7 @@ pub(super) fn hold_fairly(world: &mut World, client: usize) -> Result<OpId, Stri
     }
 }
 
-/// A client begins to wait, until a quorum of masters has its entry.
+/// Begins a client's wait, until a quorum of masters has its entry.
 pub(super) fn wait_fairly(world: &mut World, client: usize) -> Result<OpId, String> {
     let quorum = world.checker.quorum();
     let before: Vec<_> = (0..world.masters.len()).map(|master| entries(world, master).len()).collect();
@@ -62,7 +62,7 @@ pub(super) fn wait_fairly(world: &mut World, client: usize) -> Result<OpId, Stri
     Ok(lock)
 }
 
-/// Each client has the lock within this time after the one before released it.
+/// Each client must get the lock within this time after its predecessor's release.
 pub(super) fn each_has_it(world: &mut World, order: &[usize], limit: Time) -> Verdict {
     for &client in order {
         let has_it = |world: &mut World| !world.clients[client].outcomes.is_empty();
@@ -81,7 +81,7 @@ pub(super) fn is_contended(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Acquire(Err(AcquireError::Contended(_))))
 }
 
-/// The queue on a master.
+/// Entries of the queue on a master.
 pub(super) fn entries(world: &World, master: usize) -> Vec<Parked> {
     let it = &world.masters[master];
     it.model.parked(it.clock.at(world.now), KEY)
@@ -115,7 +115,7 @@ pub fn the_first_caller_is_first_however_slow() -> Verdict {
     for client in [2, 1] {
         wait_fairly(&mut world, client)?;
     }
-    // The first one is rung later than another asks.
+    // The first waiter's ring arrives after another client has asked.
     (0..3).for_each(|place| world.stall(2, place, true, true, 50 * MS));
     world.submit_release(0, held, false);
     world.run_for(5 * MS);
@@ -144,7 +144,7 @@ pub fn waiter_keeps_its_place_without_limit() -> Verdict {
     no_key_is_left(&mut world)
 }
 
-/// Masters whose clocks are wrong limit the tickets, alike for all.
+/// Masters with wrong clocks limit all tickets alike.
 // I62
 pub fn wrong_clocks_change_no_order() -> Verdict {
     let mut world = super::unconnected(5, defaults);
@@ -167,7 +167,7 @@ pub fn wrong_clocks_change_no_order() -> Verdict {
     each_has_it(&mut world, &[4, 2, 5, 1, 3], 50 * MS)
 }
 
-/// It has heard the time of masters only whose clocks are wrong.
+/// The client has only heard the time of masters with wrong clocks.
 // I62
 pub fn a_wrong_estimate_shifts_a_waiter_by_seconds() -> Verdict {
     let mut world = super::unconnected(3, defaults);
@@ -229,7 +229,7 @@ pub fn cancelled_waiter_leaves_no_entry() -> Verdict {
     world.submit_release(0, held, false);
     each_has_it(&mut world, &[2], 50 * MS)?;
     no_key_is_left(&mut world)?;
-    // Also when the lock is free by then, and the next one was to wait for the first.
+    // Also if the lock is free by then, and the next waiter would have to wait for the first.
     let held = hold_fairly(&mut world, 0)?;
     let slow = wait_fairly(&mut world, 1)?;
     wait_fairly(&mut world, 2)?;
@@ -241,7 +241,7 @@ pub fn cancelled_waiter_leaves_no_entry() -> Verdict {
     no_key_is_left(&mut world)
 }
 
-/// It has heard nothing of one master, which carries the park out later.
+/// The waiter has heard nothing from one master, which carries out the park later.
 pub fn an_unheard_waiter_gives_up_everywhere() -> Verdict {
     let mut world = world(3, 2, defaults);
     hold_fairly(&mut world, 0)?;
@@ -341,7 +341,7 @@ pub fn fair_waiter_follows_a_dead_former_waiter() -> Verdict {
     Ok(())
 }
 
-/// A plain lock may be released without a script, so nobody rings.
+/// A plain lock may be released without a script, so no master rings.
 pub fn a_plain_release_is_found_by_looking() -> Verdict {
     let mut world = world(3, 3, defaults);
     let plain = hold(&mut world, 0, KEY, TTL)?;
@@ -367,11 +367,11 @@ pub fn only_the_first_fair_waiter_tries() -> Verdict {
     world.run_for(TRIP);
     let beats = 8 * ((world.now - start) / (HEARTBEAT * 3 / 4) + 1);
     let count = world.masters[0].model.script_count - before;
-    // Each has one script to ask when it is rung, and one to release.
+    // Each waiter needs a script when it is rung, and one for its release.
     demand(count <= 2 * 8 + 1 + beats, &format!("{count} scripts for eight to have it"))
 }
 
-/// Nobody can be rung; then a heartbeat finds the lock free.
+/// Nobody can be rung, so a heartbeat finds the lock free.
 pub fn a_refused_message_costs_a_heartbeat() -> Verdict {
     let mut world = world(3, 2, defaults);
     let held = hold_fairly(&mut world, 0)?;
@@ -398,7 +398,7 @@ pub fn a_minority_that_restarts_changes_no_order() -> Verdict {
     each_has_it(&mut world, &[2, 1, 3], SECOND)
 }
 
-/// Two masters give the lock before the third has asked for the script.
+/// Two masters grant the lock before the third has asked for the script.
 pub fn a_master_that_answers_last_learns_the_scripts() -> Verdict {
     let (mut world, mut is_granted) = (world(3, 2, defaults), false);
     for _ in 0..20 {
@@ -412,7 +412,8 @@ pub fn a_master_that_answers_last_learns_the_scripts() -> Verdict {
     demand(world.masters[2].model.script_count > 10, "the slow master runs no script")
 }
 
-/// Nobody else waits there, and the lock is free there: its holder has died, and does not put it back.
+/// The lock and its queue are free on the restarted master, because the holder has died and cannot restore
+/// the lock.
 pub fn a_restarted_master_regains_entries_soon() -> Verdict {
     let mut world = world(3, 2, trust);
     hold_fairly(&mut world, 0)?;
@@ -422,7 +423,7 @@ pub fn a_restarted_master_regains_entries_soon() -> Verdict {
     world.start_master(1, Data::Empty);
     let is_back = |world: &mut World| world.is_connected(1, 1);
     demand(world.run_until(SECOND / 4, is_back), "it does not connect again")?;
-    // The key is free there, so its attempt has it.
+    // The key is free there, so the waiter's attempt gets it.
     let is_there = |world: &mut World| !entries(world, 1).is_empty() || is_held(world, 1, KEY);
     demand(world.run_until(120 * MS, is_there), "it does not wait on the master that restarted")
 }
@@ -437,7 +438,7 @@ pub fn a_queue_leaves_sets_of_others_alone() -> Verdict {
     world.run_for(2 * SECOND);
     let after = world.masters[0].model.keys().get(&queue_key(KEY)).cloned();
     demand(before == after, "a waiter changed somebody else's set")?;
-    // Nor has anybody the lock there who parks.
+    // Nor does any parked waiter have the lock there.
     for master in 0..3 {
         world.masters[master].model.load_keys(crate::model::Keys::new());
     }
@@ -457,7 +458,7 @@ pub fn fair_and_plain_locks_exclude_each_other() -> Verdict {
         demand(is_contended(&refused), "a plain lock is in the way")?;
         demand(!has_queue(&world, 0), "one that does not wait stays in the queue")?;
     }
-    // One of the same client's, too: it is held, and not handed over.
+    // The same client's waiter, too, gets the lock from the masters, and not through a hand-over.
     let waiting = wait_fairly(&mut world, 0)?;
     world.submit_release(0, plain, false);
     demand(world.run_until(HEARTBEAT, |world| world.clients[0].outcomes.pop_front().is_some()), "free")?;
@@ -510,8 +511,8 @@ pub fn a_fair_lock_survives_any_lost_byte() -> Verdict {
     })
 }
 
-/// Each asks again as soon as it has released, over links of different speed: no ring is missed for which it
-/// would have to wait until its heartbeat.
+/// Each client asks again right after its release, over links of different speeds. No ring may be lost, which
+/// would cost a wait until the next heartbeat.
 // I60
 pub fn the_next_waiter_needs_no_heartbeat() -> Verdict {
     for seed in 0..40 {

@@ -1,9 +1,9 @@
-//! Fencing tokens: larger from one holder to the next, whatever is lost or late.
+//! Fencing tokens grow from holder to holder, whatever is lost or late.
 
 use super::*;
 use crate::model::{Dialect, fence_key};
 
-/// What a client got with its fenced lock.
+/// Acquires a fenced lock. Returns the operation and the token.
 fn fenced(world: &mut World, client: usize, ttl: Duration, wait: Duration) -> Result<(OpId, u64), String> {
     let lock = world.submit_fenced(client, KEY, ttl, wait).expect("room");
     token(world, client).map(|token| (lock, token))
@@ -19,12 +19,12 @@ fn token(world: &mut World, client: usize) -> Result<u64, String> {
     }
 }
 
-/// The wall clock of a client is this many microseconds ahead from now on.
+/// Sets a client's wall clock ahead by this many microseconds.
 fn set_ahead(world: &mut World, client: usize, us: i64) {
     world.clients[client].wall_us = WALL_US.saturating_add_signed(us);
 }
 
-/// A client whose wall clock is ahead takes a fenced lock on some masters only, dies, and its lock ends.
+/// A client whose wall clock is ahead acquires a fenced lock on some masters and dies; its lock expires.
 fn leave_fence(world: &mut World, without: usize, ahead_us: i64) -> Result<u64, String> {
     set_ahead(world, 0, ahead_us);
     refuse(world, without..without + 1, "EVALSHA");
@@ -47,7 +47,7 @@ pub fn a_token_as_large_as_the_fence_is_refused() -> Verdict {
     let (lock, first) = fenced(&mut world, 0, ms(1000), Duration::ZERO)?;
     world.submit_release(0, lock, false);
     world.run_for(10 * MS);
-    // The other one's clock shows what the first one's showed when that asked.
+    // The second client's clock shows what the first one's showed at its request.
     let now_us = WALL_US + world.now / 1000;
     set_ahead(&mut world, 1, first.cast_signed() - now_us.cast_signed());
     let (_, second) = fenced(&mut world, 1, ms(1000), Duration::ZERO)?;
@@ -67,7 +67,7 @@ pub fn a_release_leaves_the_fence() -> Verdict {
     demand(second > first, "a slow clock had a smaller fencing token")
 }
 
-/// A lock that is over is released late, when somebody else has had it, or has it. One that was waited for is
+/// A lock that is over is released late, when somebody else has had it, or has it. A contended lock is
 /// released by the script that also notifies waiters.
 // I10, I12
 pub fn a_late_release_spares_the_next_lock() -> Verdict {
@@ -100,7 +100,7 @@ pub fn a_late_release_spares_the_next_lock() -> Verdict {
 // I12
 pub fn a_lost_fence_is_older_than_the_window() -> Verdict {
     let mut world = world(3, 2, defaults);
-    // As far ahead as it may be, then as far behind as the other half of the window.
+    // First as far ahead as allowed, then as far behind as the other half of the window.
     let first = leave_fence(&mut world, 2, 4_900_000)?;
     world.kill_master(1, true);
     world.start_master(1, Data::Empty);
@@ -119,7 +119,8 @@ pub fn each_vote_is_for_the_token_given() -> Verdict {
     let mut world = world(3, 2, |b| b.answer_timeout(ms(100)));
     let first = leave_fence(&mut world, 2, 1_000_000)?;
     world.run_for(400 * MS);
-    // Master 2 grants; the others say that the token is too small when nothing reaches master 2 any more.
+    // Master 2 grants. The other masters refuse the token as too small when nothing reaches master 2 any
+    // more.
     (0..2).for_each(|master| world.stall(1, master, false, true, 10 * MS));
     let lock = world.submit_fenced(1, KEY, ms(1000), Duration::ZERO).expect("room");
     world.run_for(5 * MS);
@@ -142,7 +143,7 @@ pub fn a_quarantined_vote_never_counts_later() -> Verdict {
     world.run_for(left - 400 * MS);
     world.stop_master(0, 60 * SECOND);
     set_ahead(&mut world, 1, -4_990_000);
-    // Its answer comes when the quarantine is over.
+    // Its answer arrives after the quarantine.
     world.masters[1].model.load_scripts();
     world.stall(1, 1, false, true, 450 * MS);
     world.submit_fenced(1, KEY, ms(1000), Duration::ZERO).expect("room");
@@ -180,8 +181,8 @@ pub fn a_fenced_waiter_behind_plain_gets_a_token() -> Verdict {
     verdict(&mut world)
 }
 
-/// As the schedule before, where the first attempt fails at once and the second one begins in quarantine,
-/// too.
+/// Like the schedule before, but the first attempt fails at once, and the second one also begins in
+/// quarantine.
 // I12
 pub fn a_retry_does_not_count_masters_in_quarantine() -> Verdict {
     let settings = |b: ConfigBuilder| b.answer_timeout(ms(600)).retry_delay(ms(50)..=ms(60));
@@ -210,7 +211,7 @@ pub fn a_fenced_lock_recognizes_its_own_key() -> Verdict {
     world.masters[2].model.load_scripts();
     world.stall(0, 2, false, true, 10 * SECOND);
     let (lock, _) = fenced(&mut world, 0, ms(10_000), Duration::ZERO)?;
-    // Carried out, and nobody knows; over the next connection the key is found.
+    // Carried out without the client's knowledge. Over the next connection the key is found.
     world.break_conn(0, 2);
     world.run_for(SECOND);
     world.submit_release(0, lock, false);
@@ -220,8 +221,7 @@ pub fn a_fenced_lock_recognizes_its_own_key() -> Verdict {
 
 pub fn an_acquire_after_its_release_is_old() -> Verdict {
     let mut world = world(1, 2, defaults);
-    // The connection ends for the client; the lock that it asked for arrives a second later, its release
-    // before.
+    // The connection ends for the client. The requested lock arrives a second later, after its release.
     world.stall(0, 0, true, false, SECOND);
     world.submit_fenced(0, KEY, ms(10_000), Duration::ZERO).expect("room");
     world.run_for(MS);
@@ -230,7 +230,7 @@ pub fn an_acquire_after_its_release_is_old() -> Verdict {
     world.run_for(500 * MS);
     let it = &world.masters[0];
     demand(it.model.fence(it.clock.at(world.now), KEY) > 0, "the release raised no fence")?;
-    // By the plain rules it would be there now, until it is released again.
+    // By the plain rules, the lock would be there until the next release.
     world.run_until(550 * MS, |world| is_held(world, 0, KEY));
     demand(!is_held(&world, 0, KEY), "a lock came back after its release")?;
     verdict(&mut world)
@@ -241,7 +241,7 @@ pub fn a_repair_brings_the_fence_too() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.kill_master(2, true);
     world.run_for(MS);
-    // It is long outside of the window when the master is back.
+    // When the master returns, the token is far outside the window.
     let (lock, first) = fenced(&mut world, 0, ms(10_000), Duration::ZERO)?;
     world.run_for(6 * SECOND);
     world.start_master(2, Data::Empty);

@@ -1,4 +1,4 @@
-//! Records of a fleet: what clients that share masters learn of each other's settings, and which new masters
+//! Records of a fleet: how clients that share masters learn of different settings, and which new masters
 //! count at once.
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub fn a_second_clients_other_settings_are_noticed() -> Verdict {
 pub fn clients_that_start_together_notice_each_other() -> Verdict {
     for other_ms in [10_000, 9000] {
         let mut world = unconnected(3, defaults);
-        // Each has read that there is no record when the other one writes.
+        // Each client has read that there is no record when the other one writes.
         world.weather = Weather { delay_min: MS, delay_max: MS, cut_ppm: 0, slow_ppm: 0 };
         let one = add(&mut world, defaults);
         let other = add(&mut world, |builder| builder.max_ttl(ms(other_ms)));
@@ -66,7 +66,7 @@ pub fn clients_that_start_together_notice_each_other() -> Verdict {
     Ok(())
 }
 
-/// Declares what was observed.
+/// Declares the observed records.
 fn declare(world: &mut World) {
     for master in 0..world.masters.len() {
         let text = String::from_utf8(record(world, master).expect("written")).expect("ASCII");
@@ -86,7 +86,7 @@ pub fn strict_mode_refuses_other_declared_settings() -> Verdict {
     demand(matches!(state, MasterState::Down(_)), "strict mode counts a master of other settings")
 }
 
-/// A client with a shorter maximum TTL looks at a master that forgot the lock.
+/// A client with a shorter maximum TTL meets a master that forgot the lock.
 // I33
 pub fn the_larger_declared_ttl_is_the_quarantine() -> Verdict {
     let mut world = world(3, 1, defaults);
@@ -105,7 +105,7 @@ pub fn the_larger_declared_ttl_is_the_quarantine() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "it counts a master by its own shorter TTL")
 }
 
-/// The record of a master that has just started, which says that its process is new as the one at this URL.
+/// The record of a master that has just started, which declares its process as the new one at this URL.
 fn new_record(world: &World, url: &str, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Vec<u8> {
     let run_id = &world.masters[0].model.run_id;
     let config = settings(Config::builder().master(url).max_ttl(ms(10_000)));
@@ -115,7 +115,7 @@ fn new_record(world: &World, url: &str, settings: impl FnOnce(ConfigBuilder) -> 
     record.with_new(run_id).to_string().into_bytes()
 }
 
-/// A master that has just started, with this record behind this prefix.
+/// A master that has just started, with this record under this key.
 fn newly_started(key: &[u8], settings: fn(ConfigBuilder) -> ConfigBuilder) -> World {
     let mut world = restarted(settings);
     let text = new_record(&world, "redis://m0:6379", settings);
@@ -133,7 +133,7 @@ fn restarted(settings: fn(ConfigBuilder) -> ConfigBuilder) -> World {
     world
 }
 
-/// This process has nothing that it could have forgotten.
+/// Tells the checker that this process has nothing that it could have forgotten.
 fn note_new(world: &mut World, master: usize) {
     let it = &mut world.masters[master];
     it.lost_at[it.life as usize] = None;
@@ -158,7 +158,7 @@ fn first_attempt(world: &mut World) -> Result<Outcome, String> {
 pub fn the_record_of_another_prefix_is_not_believed() -> Verdict {
     let outcome = first_attempt(&mut newly_started(RECORD, prefixed))?;
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "it votes by the record of another prefix")?;
-    // The simulator's judge knows keys without a prefix only, so nothing is locked.
+    // The simulator's checker knows only keys without a prefix, so nothing is locked.
     let mut world = newly_started(b"p:redlatch:fleet", prefixed);
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(10 * MS);
@@ -171,7 +171,7 @@ pub fn a_new_process_that_restarts_is_quarantined() -> Verdict {
     for settings in [defaults, strict] {
         let outcome = first_attempt(&mut newly_started(RECORD, settings))?;
         demand(matches!(outcome, Outcome::Acquire(Ok(_))), "a new fleet's first lock has to wait")?;
-        // It comes back with its record, and without the lock that it granted.
+        // The master returns with its record, but without the lock that it granted.
         let mut world = newly_started(RECORD, settings);
         world.kill_master(0, true);
         world.run_for(MS);
@@ -182,7 +182,7 @@ pub fn a_new_process_that_restarts_is_quarantined() -> Verdict {
     Ok(())
 }
 
-/// It took the place of the only master of this fleet, whose locks it never had.
+/// The process replaced the only master of this fleet, whose locks it never had.
 // I34
 pub fn a_process_new_for_another_fleet_is_quarantined() -> Verdict {
     for settings in [defaults, strict] {
@@ -195,7 +195,7 @@ pub fn a_process_new_for_another_fleet_is_quarantined() -> Verdict {
     Ok(())
 }
 
-/// The facts about a server, as its answers say.
+/// Facts about a server, from its answers.
 fn candidate(world: &World, server: usize) -> Result<Candidate, ProbeError> {
     let master = &world.masters[server];
     let here = master.clock.at(world.now);
@@ -218,7 +218,7 @@ fn write(world: &mut World, servers: &[usize], changes: Vec<Change>) {
     }
 }
 
-/// Declares the masters as a new fleet, if they may be.
+/// Declares the masters as a new fleet if that is allowed. Returns whether it was.
 fn declare_new(world: &mut World) -> bool {
     let servers: Vec<_> = (0..world.masters.len()).collect();
     loop {
@@ -233,7 +233,7 @@ fn declare_new(world: &mut World) -> bool {
     true
 }
 
-/// The third one has the lock that the other two forgot.
+/// The third master has a lock that the other two forgot.
 // I36
 pub fn fleet_with_a_missing_master_is_not_declared() -> Verdict {
     let mut world = unconnected(3, defaults);
@@ -252,7 +252,7 @@ pub fn fleet_with_a_missing_master_is_not_declared() -> Verdict {
     hold(&mut world, 0, KEY, ms(1000)).map(drop)
 }
 
-/// The only clients with the longer maximum TTL are gone, and a lock of theirs is not.
+/// All clients with the longer maximum TTL are gone, but a lock of theirs is not.
 // I35
 pub fn a_shorter_ttl_is_declared_after_the_longer_one() -> Verdict {
     let mut world = world(3, 1, defaults);
@@ -283,12 +283,12 @@ pub fn a_shorter_ttl_is_declared_after_the_longer_one() -> Verdict {
     verdict(&mut world)
 }
 
-/// The servers of the old list of a replacement and of the new one.
+/// Servers of the lists before and after a replacement.
 const BEFORE: [usize; 3] = [0, 1, 2];
 const AFTER: [usize; 3] = [0, 1, 3];
 
-/// A client holds a lock on the first master and on the third, which is gone then. The fourth one has run for
-/// an hour, and is to take its place.
+/// A client holds a lock on the first and the third master, and then the third dies. The fourth has run for
+/// an hour, and replaces it.
 fn to_be_replaced() -> Result<(World, Replacement), String> {
     let mut world = world(3, 1, defaults);
     world.add_server();
@@ -302,7 +302,7 @@ fn to_be_replaced() -> Result<(World, Replacement), String> {
     Ok((world, replacement.expect("it is in the list")))
 }
 
-/// The next step of an operator: the wait behind it, or nothing behind the last one.
+/// An operator's next step. Returns the wait after it, or `None` after the last.
 fn step(world: &mut World, replacement: &mut Replacement) -> Result<Option<Time>, String> {
     let now = world.masters[0].clock.at(world.now);
     let off = OldMaster::Unknown("it is down".to_owned());
@@ -329,7 +329,7 @@ fn add_with_new_list(world: &mut World, settings: fn(ConfigBuilder) -> ConfigBui
     world.add_client(Clock::new(0, 0), 0)
 }
 
-/// Whether the lock is granted to a client in this time.
+/// Whether a client gets the lock within this time.
 fn is_granted(world: &mut World, client: usize, time: Time) -> Result<bool, String> {
     let end = world.now + time;
     while world.now < end {
@@ -348,7 +348,7 @@ pub fn a_replacement_waits_for_locks_on_the_old_master() -> Verdict {
     while let Some(wait) = step(&mut world, &mut replacement)? {
         world.run_for(wait);
         if wait > 0 {
-            // The old list's client goes on, and has it from the masters of both lists.
+            // The client with the old list goes on, and gets its lock from masters of both lists.
             lock = Some(hold(&mut world, 0, KEY, ms(10_000))?);
         }
     }
@@ -363,7 +363,7 @@ pub fn a_replacement_waits_for_locks_on_the_old_master() -> Verdict {
     demand(is_granted(&mut world, other, SECOND)?, "it is never granted")
 }
 
-/// A client has the new list too early.
+/// A client gets the new list too early.
 // I27
 pub fn a_joining_master_counts_by_no_uptime() -> Verdict {
     for settings in [defaults, trust] {
@@ -376,7 +376,7 @@ pub fn a_joining_master_counts_by_no_uptime() -> Verdict {
     Ok(())
 }
 
-/// Somebody who has the new list too early may have had a lock on a process that is gone.
+/// A client that got the new list too early may have had a lock on a process that is gone.
 // I27
 pub fn a_new_master_that_changes_takes_no_place() -> Verdict {
     for is_deleted in [true, false] {

@@ -1,4 +1,4 @@
-//! Locks that pass to another client by a handle: at most once, and out of the first one's reach.
+//! Locks that pass to another client with a handle: at most once, and out of the first client's reach.
 
 use redlatch::LockHandle;
 
@@ -30,13 +30,13 @@ fn is_gone(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Acquire(Err(AcquireError::Contended(_) | AcquireError::NoQuorum(_))))
 }
 
-/// Whether a master has the lock for anybody, readers included.
+/// Whether a master has the lock, for anybody, readers included.
 fn is_taken(world: &World, master: usize) -> bool {
     let it = &world.masters[master];
     !it.model.holders(it.clock.at(world.now), KEY).is_empty()
 }
 
-/// One client after the other, and both at the same moment.
+/// First one client after the other, then both at the same moment.
 // I45
 pub fn a_handle_is_adopted_once() -> Verdict {
     for mode in MODES {
@@ -60,7 +60,7 @@ pub fn a_handle_is_adopted_once() -> Verdict {
     Ok(())
 }
 
-/// Somebody else has the lock then.
+/// By then, another client has the lock.
 // I46
 pub fn a_lock_that_ended_is_not_adopted() -> Verdict {
     for mode in MODES {
@@ -77,7 +77,8 @@ pub fn a_lock_that_ended_is_not_adopted() -> Verdict {
     Ok(())
 }
 
-/// Its release, its extension to less, and its release by a handle come while the lock is adopted, or later.
+/// The first holder's release, its shorter extension, and its release with a handle arrive during or after
+/// the adoption.
 // I45
 pub fn the_first_holder_reaches_no_adopted_lock() -> Verdict {
     for mode in MODES {
@@ -92,7 +93,7 @@ pub fn the_first_holder_reaches_no_adopted_lock() -> Verdict {
                 _ => world.submit_release_by(0, &handle),
             }
             world.run_for(MS);
-            // The process ends with its commands under way.
+            // The process ends while its commands are under way.
             world.crash_client(0);
             let adopted = adopted(&mut world, 1, &handle)?;
             world.run_for(2000 * MS);
@@ -134,7 +135,7 @@ fn quarantine_left(world: &World, client: usize, master: usize) -> Option<Time> 
     }
 }
 
-/// A late command put the value back behind another holder, whose token is larger.
+/// A late command restored the value after another holder, whose token is larger.
 // I48
 pub fn a_fenced_lock_is_not_adopted_below_the_fence() -> Verdict {
     let mut world = world(3, 3, defaults);
@@ -154,13 +155,13 @@ pub fn a_fenced_lock_is_not_adopted_below_the_fence() -> Verdict {
     verdict(&mut world)
 }
 
-/// Of a client whose clock is behind, too.
+/// Also from a client whose clock is behind.
 // I48
 pub fn a_release_by_a_handle_raises_the_fence() -> Verdict {
     let mut world = world(3, 2, defaults);
     let handle = passed(&mut world, options(ms(10_000)).fenced())?;
     let token = handle.fencing_token().map_or(0, u64::from);
-    // They lost it, as by an expiry.
+    // The masters lost the fence, as through an expiry.
     (0..3).for_each(|master| world.masters[master].model.put(&crate::model::fence_key(KEY), b"1", None));
     world.submit_release_by(1, &handle);
     world.run_for(10 * MS);
@@ -173,7 +174,7 @@ pub fn a_release_by_a_handle_raises_the_fence() -> Verdict {
     verdict(&mut world)
 }
 
-/// A waiter is served by the release of an adopted lock, and by a release by the handle.
+/// A waiter is served by the release of an adopted lock, and by a release with a handle.
 // I45
 pub fn waiters_are_served_behind_a_handle() -> Verdict {
     for is_adopted in [true, false] {
@@ -183,7 +184,7 @@ pub fn waiters_are_served_behind_a_handle() -> Verdict {
         world.run_for(50 * MS);
         if is_adopted {
             let lock = adopted(&mut world, 1, &handle)?;
-            // A short hold may serve nobody.
+            // The release of a short hold may serve nobody.
             world.run_for(20 * MS);
             world.submit_release(1, lock, false);
         } else {
@@ -197,7 +198,7 @@ pub fn waiters_are_served_behind_a_handle() -> Verdict {
     Ok(())
 }
 
-/// Masters that are away at the adoption have the handle's value until they are back.
+/// Masters that are away at the adoption keep the handle's value until they return.
 // I45
 pub fn an_adopted_lock_goes_on_by_renewals() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -211,7 +212,7 @@ pub fn an_adopted_lock_goes_on_by_renewals() -> Verdict {
     demand((0..3).all(|master| !is_taken(&world, master)), "it is renewed without end")
 }
 
-/// Two of three are away: what was replaced on the third is released.
+/// Two of three masters are away, so the third master's replaced value must be released.
 // I45
 pub fn an_adoption_without_a_quorum_leaves_no_part() -> Verdict {
     let mut world = world(3, 2, defaults);

@@ -1,13 +1,13 @@
-//! Lines within one client, and hand-over.
+//! Queues within one client, and hand-over.
 
 use super::*;
 
-/// A script as it is called by its digest.
+/// Call of a script by its digest.
 fn by_digest(name: &str) -> String {
     format!("EVALSHA {}", crate::model::digest(name))
 }
 
-/// A lock that is held, and one more caller of the same client in line for it.
+/// A held lock, with one more caller of the same client in line.
 fn hold_with_next(world: &mut World, ttl: Duration, next_ttl: Duration) -> Result<(OpId, OpId), String> {
     let lock = hold(world, 0, KEY, ttl)?;
     let next = world.submit_acquire(0, KEY, next_ttl, ms(60_000)).expect("room");
@@ -109,9 +109,9 @@ pub fn a_swaps_grant_dies_with_its_connection() -> Verdict {
 pub fn a_swap_that_comes_late_leaves_no_key() -> Verdict {
     let mut world = world(1, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
-    // The connection ends for the client, and the swap that it sent arrives a second later. Releases do not
-    // work; the first that does is that of the new token, before the swap, and the next that of the old one,
-    // behind it.
+    // The connection ends for the client, and the swap that it sent arrives a second later. Releases fail at
+    // first. The first successful release is that of the new token, before the swap; the next is that of the
+    // old one, after it.
     for release in ["release", "release_serve"] {
         world.masters[0].model.errors.insert(by_digest(release), "OOM no".to_owned());
     }
@@ -148,7 +148,7 @@ pub fn other_clients_get_their_turn() -> Verdict {
     world.submit_acquire(1, KEY, ms(10_000), ms(60_000)).expect("room");
     let begin = world.now;
     while world.clients[1].outcomes.is_empty() && world.now < begin + 10 * SECOND {
-        // There is always a next one.
+        // Another caller is always waiting.
         let next = world.submit_acquire(0, KEY, ms(10_000), ms(60_000)).expect("room");
         world.run_for(MS);
         world.submit_release(0, held, false);

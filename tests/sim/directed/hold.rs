@@ -28,7 +28,7 @@ pub fn a_release_leaves_somebody_elses_key_alone() -> Verdict {
     )
 }
 
-/// Each mode of a lock, with a label and without one, in turn.
+/// Each mode of a lock in turn, with and without a label.
 // I74
 pub fn a_labelled_lock_is_released_at_once() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -37,7 +37,7 @@ pub fn a_labelled_lock_is_released_at_once() -> Verdict {
         for label_ppm in [1_000_000, 0] {
             world.habits.label_ppm = label_ppm;
             let lock = hold_with(&mut world, 0, KEY, options)?;
-            // The other one is refused, or is a reader, too.
+            // The other client is refused, or is also a reader.
             world.habits.label_ppm = 1_000_000 - label_ppm;
             hold(&mut world, 1, b"b", ms(10_000)).and_then(|other| {
                 let refused = acquire(&mut world, 1, KEY, ms(1000), Duration::ZERO)?;
@@ -107,7 +107,7 @@ pub fn a_master_that_has_not_answered_is_released_too() -> Verdict {
 // I9
 pub fn a_release_follows_its_set() -> Verdict {
     let mut world = world(1, 1, defaults);
-    // The SET is under way for half a second, longer than anybody waits for it.
+    // The SET is under way for half a second, longer than the answer limit.
     world.stall(0, 0, true, false, 500 * MS);
     acquire(&mut world, 0, KEY, ms(10_000), Duration::ZERO)?;
     world.run_for(400 * MS);
@@ -120,7 +120,7 @@ pub fn a_release_follows_its_set() -> Verdict {
 pub fn a_broken_connection_is_released_over_the_next() -> Verdict {
     let mut world = world(1, 1, defaults);
     world.stall(0, 0, false, true, 10 * SECOND);
-    // The release behind it does not work.
+    // The release behind it fails.
     refuse(&mut world, 0..1, "EVALSHA");
     acquire(&mut world, 0, KEY, ms(10_000), Duration::ZERO)?;
     world.break_conn(0, 0);
@@ -133,7 +133,7 @@ pub fn a_broken_connection_is_released_over_the_next() -> Verdict {
 // I9
 pub fn late_set_is_released_again() -> Verdict {
     let mut world = world(1, 1, defaults);
-    // The connection ends for the client, and the SET that it sent arrives a second later.
+    // The connection ends for the client, and its SET arrives a second later.
     world.stall(0, 0, true, false, SECOND);
     world.submit_acquire(0, KEY, ms(10_000), Duration::ZERO).expect("room");
     world.run_for(MS);
@@ -151,7 +151,7 @@ pub fn late_first_set_is_released_after_a_repair() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, true, false, SECOND);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
-    // The connection ends for the client; over the next one the key is put there.
+    // The connection ends for the client. The next connection sets the key.
     world.break_conn(0, 2);
     world.run_for(500 * MS);
     demand(world.clients[0].engine.margin(lock) == 1, "the key was not put back")?;
@@ -239,7 +239,7 @@ pub fn a_lock_that_is_over_is_not_extended() -> Verdict {
 pub fn a_shorter_ttl_counts_though_its_round_fails() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
-    // Two masters carry it out; their answers come too late.
+    // Two masters carry out the extension, but their answers come too late.
     (0..2).for_each(|master| world.stall(0, master, false, true, SECOND));
     extend(&mut world, 0, lock, ms(300))?;
     world.run_for(400 * MS);
@@ -252,7 +252,7 @@ pub fn own_key_found_again_counts_as_ours() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, false, true, 10 * SECOND);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
-    // Carried out, and nobody knows; over the next connection the key is found.
+    // Carried out without the client's knowledge. Over the next connection the key is found.
     world.break_conn(0, 2);
     world.run_for(SECOND);
     world.submit_release(0, lock, false);
@@ -274,7 +274,7 @@ pub fn a_late_set_is_void_after_an_extension() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stop_master(0, SECOND);
     let lock = hold(&mut world, 0, KEY, ms(2000))?;
-    // Skipped by the extension, as it owes an answer.
+    // The extension skips this master, because it owes an answer.
     world.run_for(500 * MS);
     extend(&mut world, 0, lock, ms(5000))?;
     world.run_for(SECOND);
@@ -285,7 +285,7 @@ pub fn a_late_set_is_void_after_an_extension() -> Verdict {
 pub fn a_broken_shorter_extension_cuts_nothing() -> Verdict {
     let mut world = world(1, 2, |b| b.answer_timeout(ms(500)));
     let lock = hold(&mut world, 0, KEY, ms(5000))?;
-    // The connection ends for the client, and the extension that it sent arrives a second later.
+    // The connection ends for the client, and its extension arrives a second later.
     world.stall(0, 0, true, false, SECOND);
     world.submit_extend(0, lock, ms(1500));
     world.run_for(MS);
@@ -333,7 +333,7 @@ pub fn a_lock_that_masters_prove_lost_is_over() -> Verdict {
 pub fn an_awaited_release_is_sent_again_after_a_reconnect() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(3000)));
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
-    // Two connections break with the release on its way, and the third master does not answer.
+    // Two connections break while the release is under way, and the third master does not answer.
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
     world.stall(0, 2, false, true, 5 * SECOND);
     world.submit_release(0, lock, true);
@@ -345,7 +345,7 @@ pub fn an_awaited_release_is_sent_again_after_a_reconnect() -> Verdict {
     demand((0..3).all(|master| !is_held(&world, master, KEY)), "a key is left")
 }
 
-/// Many releases whose answers come 10 ms after their limit of 50 ms, and one that is answered before.
+/// Many releases whose answers come 10 ms after their limit of 50 ms, and one with an earlier answer.
 // I22
 pub fn releases_behind_many_others_are_awaited() -> Verdict {
     let mut world = world(3, 1, defaults);
@@ -422,7 +422,7 @@ pub fn a_lock_without_a_quorum_is_not_put_back() -> Verdict {
     demand(!is_held(&world, 0, KEY), "a lock that two of five have is put back")
 }
 
-/// The checker compares the counters with what was asked for and with what is under way.
+/// The checker compares the counters with the requests and with what is under way.
 // I131
 pub fn each_lock_ends_in_one_counter() -> Verdict {
     let mut world = world(3, 1, defaults);

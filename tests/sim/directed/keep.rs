@@ -1,8 +1,8 @@
-//! Locks that are kept, and whose loss is reported.
+//! Kept locks, and reports of their loss.
 
 use super::*;
 
-/// Holds a lock that is kept and watched.
+/// Acquires a lock that is kept and watched.
 fn keep(world: &mut World, ttl: Duration, max_hold: Duration) -> Result<OpId, String> {
     let options = Options::new().ttl(ttl).wait(Duration::ZERO).auto_extend(max_hold);
     let lock = hold_with(world, 0, KEY, options)?;
@@ -95,7 +95,7 @@ pub fn a_loss_that_masters_prove_is_reported_at_once() -> Verdict {
     demand(world.now - began < 1100 * MS, "it was not found by the next renewal")
 }
 
-/// Whether its release is awaited or not, while it is renewed, when it is nearly over, and with another
+/// With an awaited or unawaited release, while the lock is renewed, when it is nearly over, and with another
 /// caller in line.
 // I95
 pub fn a_released_locks_loss_is_not_reported() -> Verdict {
@@ -105,7 +105,7 @@ pub fn a_released_locks_loss_is_not_reported() -> Verdict {
         let mut world = world(3, 1, defaults);
         (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
         let options = Options::new().ttl(ms(1000)).wait(Duration::ZERO);
-        // One that is not kept comes near to its end.
+        // A lock that is not kept comes near its end.
         let options = if pause < 900 { options.auto_extend(ms(60_000)) } else { options };
         let lock = hold_with(&mut world, 0, KEY, options)?;
         if has_next {

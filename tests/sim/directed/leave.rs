@@ -1,4 +1,4 @@
-//! Locks that are given up and not released: left to their TTL, or for a time.
+//! Locks that are given up without a release: left to their TTL, or for a time.
 
 use super::*;
 
@@ -33,7 +33,7 @@ pub fn a_lost_lock_is_not_left() -> Verdict {
 
 // I43
 pub fn lock_left_for_a_time_ends_then() -> Verdict {
-    // Longer than what its TTL has left, and shorter.
+    // Longer and shorter than the rest of the TTL.
     for (ttl, rest) in [(1000, 5000), (9000, 2000)] {
         let mut world = world(3, 1, defaults);
         let lock = hold(&mut world, 0, KEY, ms(ttl))?;
@@ -85,7 +85,7 @@ pub fn master_returning_late_is_released() -> Verdict {
     verdict(&mut world)
 }
 
-/// Also where it comes just after the client looked what is owed.
+/// Also if it comes just after the client checked what is owed.
 // I43
 pub fn late_shortened_ttl_does_not_count() -> Verdict {
     for (late, stalled) in [(2000, 1), (1620, 1), (820, 1), (1900, 2)] {
@@ -106,7 +106,7 @@ pub fn late_shortened_ttl_does_not_count() -> Verdict {
     Ok(())
 }
 
-/// The lock was put back on a master that restarted empty, which may have voted for another before.
+/// The lock was restored on a master that restarted empty, and which may have voted for another before.
 // I43
 pub fn shortened_ttl_in_quarantine_does_not_count() -> Verdict {
     let mut world = world(3, 1, defaults);

@@ -1,13 +1,13 @@
-//! A master is replaced while clients go on, so two lists of masters are in use: docs/change.md, "Replace
-//! a master".
+//! A master is replaced while clients go on, so two lists of masters are in use: docs/change.md, "Replace a
+//! master".
 
 use super::*;
 use crate::world::Detour;
 
 const OLD: usize = 2;
 
-/// A client with the old list extends its lock on the first and the old master for as long as it can, while
-/// another one with the new list tries to get it. Returns whether that one ever did.
+/// A client with the old list extends its lock on the first and the old master as long as it can, while a
+/// client with the new list tries to get the lock. Returns whether it ever succeeded.
 fn replace(is_old_stopped: bool) -> Result<bool, String> {
     let mut world = world(3, 1, defaults);
     let new = world.add_server();
@@ -39,11 +39,11 @@ fn replace(is_old_stopped: bool) -> Result<bool, String> {
     take_turns(&mut world, new).map(|()| was_granted)
 }
 
-/// With both lists in use, a majority of each excludes the other one's.
+/// With both lists in use, a majority of one excludes a majority of the other.
 fn take_turns(world: &mut World, new: usize) -> Verdict {
     world.run_for(10 * SECOND);
     for (holder, other, away) in [(0, 1, OLD), (1, 0, 0), (1, 0, new)] {
-        // The holder has it without this server.
+        // The holder has the lock without this server.
         refuse(world, away..away + 1, "SET");
         let lock = hold(world, holder, KEY, ms(10_000))?;
         world.masters[away].model.errors.clear();
@@ -61,7 +61,7 @@ pub fn replacing_a_stopped_master_keeps_exclusion() -> Verdict {
     demand(replace(true)?, "the new master never counted")
 }
 
-/// Not a rule but its reason: what the documented order prevents.
+/// Not a rule but its reason: the fault that the documented order prevents.
 // I27
 pub fn a_replaced_master_that_runs_gives_two_holders() -> Verdict {
     match replace(false) {

@@ -1,11 +1,11 @@
-//! Credentials that change on connections that stand.
+//! Credentials that change on open connections.
 
 use redlatch::Credentials;
 use redlatch::status::Warning;
 
 use super::*;
 
-/// The password of all masters changes, and the client gets these credentials.
+/// The masters' password changes, and the client gets these credentials.
 fn change(world: &mut World, client: usize, password: &str) {
     let now = world.local(client);
     for master in 0..world.masters.len() {
@@ -63,7 +63,7 @@ pub fn credentials_that_change_in_a_handshake_arrive() -> Verdict {
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
     world.add_client(Clock::new(0, 0), 0);
     world.run_until(SECOND, |world| world.clients[0].engine.owed_count(id(0)) > 0);
-    // It is seen to arrive, as it is refused.
+    // Its refusal shows that it arrived.
     change(&mut world, 0, "wrong");
     demand(warnings(&world, 0).len() == 1, "they did not arrive")
 }

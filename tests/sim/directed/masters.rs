@@ -1,4 +1,4 @@
-//! Masters that restart, lie, or are not who they seem; strict mode.
+//! Masters that restart, report falsely, or are other servers than they seem; strict mode.
 
 use super::*;
 use crate::model::Value;
@@ -11,7 +11,7 @@ pub fn an_empty_master_does_not_vote_against_locks() -> Verdict {
     world.run_for(MS);
     hold(&mut world, 0, KEY, ms(10_000))?;
     world.kill_master(1, true);
-    // Master 2 is in the same state by now as master 1: it never had the lock.
+    // By now, master 2 is in the same state as master 1: it never had the lock.
     refuse(&mut world, 1..3, "EVALSHA");
     world.start_master(1, Data::Empty);
     world.start_master(2, Data::All);
@@ -54,7 +54,7 @@ fn quarantine_left(world: &World) -> Option<Time> {
 // I8
 pub fn an_uptimes_last_second_may_not_count() -> Verdict {
     let mut world = unconnected(1, |b| b.max_ttl(ms(1500)));
-    // Started 999 ms into a second: two seconds later by the whole seconds is one second and a millisecond.
+    // Started 999 ms into a second, so two whole seconds later may be only one second and a millisecond.
     world.kill_master(0, false);
     world.run_for(999 * MS);
     world.start_master(0, Data::Empty);
@@ -107,8 +107,8 @@ pub fn a_wait_shorter_than_the_quarantine_fails() -> Verdict {
     verdict(&mut world)
 }
 
-/// Nor where the login may not run `INFO`, so that nobody knows: by its first address the second one's lock
-/// is there.
+/// Also if the login may not run `INFO`: the first address shows that the lock is already on the second
+/// server.
 // I21
 pub fn an_unnamed_server_behind_two_addresses_votes_once() -> Verdict {
     for (fenced_ppm, shared_ppm) in [(1_000_000, 0), (0, 1_000_000)] {
@@ -124,7 +124,7 @@ pub fn an_unnamed_server_behind_two_addresses_votes_once() -> Verdict {
         let lock = hold(&mut world, 0, KEY, ms(10_000))?;
         world.run_for(MS);
         demand(world.clients[0].engine.margin(lock) == 0, &format!("{what}: it is in the margin"))?;
-        // The second server is gone: the other one cannot extend the lock alone, nor grant another.
+        // The second server is gone, and the other one can neither extend the lock alone nor grant another.
         world.kill_master(2, true);
         world.run_for(MS);
         let extended = extend(&mut world, 0, lock, ms(10_000))?;
@@ -211,7 +211,7 @@ pub fn a_resynced_quorum_gives_no_lock_twice() -> Verdict {
     Ok(())
 }
 
-/// Nor by its hour of uptime, for a client that comes then.
+/// Nor does its uptime of an hour, for a client that comes then.
 // I37
 pub fn a_promoted_masters_uptime_proves_nothing() -> Verdict {
     let mut world = unconnected(1, defaults);
@@ -220,7 +220,7 @@ pub fn a_promoted_masters_uptime_proves_nothing() -> Verdict {
     world.run_for(10 * MS);
     let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted for its uptime")?;
-    // Clients that come and go need not wait for ever: the first sight is on the master.
+    // Short-lived clients need not wait for ever, because the first sight is recorded on the master.
     for client in 1..=10 {
         world.run_for(SECOND);
         world.crash_client(client - 1);
@@ -238,7 +238,7 @@ pub fn a_mark_from_before_a_failover_counts_for_nothing() -> Verdict {
     let mut world = world(1, 1, strict);
     world.run_for(11 * SECOND);
     demand(is_held(&world, 0, b"redlatch:mark"), "there is no mark after the watch")?;
-    // Over and back within one process, with all data of that moment.
+    // Replaced and restored within one process, with all data of that moment.
     let keys = world.masters[0].model.keys().clone();
     world.masters[0].model.resync(keys);
     world.add_client(Clock::new(0, 0), 0);
@@ -256,7 +256,7 @@ pub fn an_open_connection_asks_again() -> Verdict {
     demand(left.is_some_and(|left| left > 7 * SECOND), "nobody notices a resync while a connection stands")
 }
 
-/// Behind its name is another server after a failover.
+/// After a failover, its name leads to another server.
 // I39
 pub fn demoted_master_is_disconnected() -> Verdict {
     let mut world = world(1, 1, trust);

@@ -1,9 +1,9 @@
-//! Locks that their owner takes again.
+//! Reentrant locks.
 
 use super::*;
 use crate::owners::{CallerState, Owner};
 
-/// Clients with one owner each, of three callers.
+/// Clients with one owner each, and three callers for each owner.
 fn world(clients: usize) -> World {
     let mut world = super::world(3, clients, defaults);
     for client in &mut world.clients {
@@ -29,7 +29,7 @@ fn is_locked(world: &World) -> bool {
     (0..3).all(|master| is_held(world, master, KEY))
 }
 
-/// Those for whom a hold was counted fetch it now.
+/// The callers with a counted hold fetch it now.
 fn fetch(world: &mut World) {
     for caller in 0..3 {
         if state(world, caller) == CallerState::Counted {
@@ -53,7 +53,7 @@ pub fn a_reentrant_lock_lasts_from_first_to_last() -> Verdict {
     demand(matches!(other, Outcome::Acquire(Err(_))), "another owner gets in")?;
     exit(&mut world, 1);
     demand(!is_locked(&world), "it is kept though no hold is left")?;
-    // One end more than there were holds frees nobody else's lock.
+    // Ending one hold too many frees nobody else's lock.
     hold(&mut world, 1, KEY, ms(1000))?;
     demand(world.clients[0].owners[0].holds.end().is_none(), "a hold is ended that there was not")?;
     exit(&mut world, 1);
@@ -63,7 +63,7 @@ pub fn a_reentrant_lock_lasts_from_first_to_last() -> Verdict {
 
 // I82
 pub fn joining_callers_have_their_own_holds() -> Verdict {
-    // Once one of three does not want it any more, and the attempt goes on for the others.
+    // In some runs one of three callers leaves, and the attempt goes on for the others.
     for leaver in [None, Some(0), Some(2)] {
         let mut world = world(1);
         (world.weather.delay_min, world.weather.delay_max) = (5 * MS, 5 * MS);
@@ -95,7 +95,7 @@ pub fn ended_reentrant_lock_admits_no_caller() -> Verdict {
     enter(&mut world, 1);
     verdict(&mut world)?;
     demand(state(&world, 1) == CallerState::Outside, "an owner is let in while another one is")?;
-    // Once the old hold has ended it is asked for anew.
+    // After the old hold's end, the lock is requested again.
     exit(&mut world, 0);
     demand(!world.clients[0].owners[0].is_busy(), "a hold is left")?;
     demand(is_locked(&world), "the end of an old hold frees another owner's lock")
@@ -114,7 +114,7 @@ pub fn a_hold_fetched_after_the_end_is_void() -> Verdict {
     demand(!world.clients[0].owners[0].is_busy(), "the hold that is none is counted still")
 }
 
-/// Callers that ask in steps of a millisecond, and wait for a second.
+/// Callers that ask one millisecond apart, and wait for a second.
 fn enter_all(world: &mut World) {
     for caller in 0..3 {
         world.enter(0, 0, caller, ms(1000), ms(1000));
@@ -124,7 +124,7 @@ fn enter_all(world: &mut World) {
 
 // I83
 pub fn a_failed_attempt_is_not_repeated_without_end() -> Verdict {
-    // More tries are not wanted.
+    // The request allows no more tries.
     let mut world = world(2);
     hold(&mut world, 1, KEY, ms(10_000))?;
     world.weather.delay_min = 2 * MS;
@@ -134,7 +134,7 @@ pub fn a_failed_attempt_is_not_repeated_without_end() -> Verdict {
     world.run_for(100 * MS);
     verdict(&mut world)?;
     demand(!world.clients[0].owners[0].is_busy(), "it goes on after the last try")?;
-    // None would help: all masters are in quarantine beyond the wait.
+    // No try would help, because all masters are in quarantine beyond the wait.
     let mut world = self::world(1);
     (0..3).for_each(|master| world.kill_master(master, true));
     world.run_for(MS);

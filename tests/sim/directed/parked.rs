@@ -1,4 +1,4 @@
-//! Locks that masters grant to parked attempts by themselves, as their TTL is short enough.
+//! Locks that masters grant to parked attempts, because the TTL is short enough.
 
 use redlatch::limits;
 
@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// A round trip in the schedules that have one.
 const TRIP: Time = 10 * MS;
 
-/// How a caller wants the lock.
+/// Kind of lock that a caller requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Plain,
@@ -35,7 +35,7 @@ fn take(world: &mut World, client: usize, way: Way, ttl: Duration) -> Result<OpI
     held(world, client, lock)
 }
 
-/// A client begins to wait, until all masters have its entry.
+/// Begins a client's wait, until all masters have its entry.
 fn wait(world: &mut World, client: usize, way: Way, ttl: Duration) -> Result<OpId, String> {
     let before = entries(world, 0).len();
     let lock = submit(world, client, way, ttl, LONG);
@@ -46,7 +46,7 @@ fn wait(world: &mut World, client: usize, way: Way, ttl: Duration) -> Result<OpI
     Ok(lock)
 }
 
-/// The client has the lock within this time.
+/// The client must get the lock within this time.
 fn has_it_within(world: &mut World, client: usize, limit: Time) -> Result<OpId, String> {
     let is_answered = |world: &mut World| !world.clients[client].outcomes.is_empty();
     let is_in_time = world.run_until(limit, is_answered);
@@ -62,7 +62,7 @@ fn slow(world: &mut World) {
     (world.weather.delay_min, world.weather.delay_max) = (TRIP / 2, TRIP / 2);
 }
 
-/// From the release to the next holder, who is another client.
+/// Measures a hand-over from the release to the next holder, another client.
 fn hand_over(holder: Way, waiter: Way) -> Verdict {
     let mut world = world(3, 3, defaults);
     slow(&mut world);
@@ -98,7 +98,7 @@ pub fn a_fenced_release_serves_the_next() -> Verdict {
     hand_over(Way::Fenced, Way::Fenced)
 }
 
-/// Its key came by a park, so `unpark` ends it.
+/// Its key came through a park, so `unpark` ends it.
 // I67
 pub fn the_end_of_a_parked_lock_serves_the_next() -> Verdict {
     hand_over(Way::Plain, Way::Plain)
@@ -124,7 +124,7 @@ pub fn a_forced_unlock_serves_the_next() -> Verdict {
     has_it_within(&mut world, 1, TRIP + MS).map(drop)
 }
 
-/// A caller that comes while others wait stands behind them, and a writer in between keeps its place.
+/// A caller that comes while others wait queues behind them, and a writer in between keeps its place.
 // I66, I68
 pub fn readers_at_the_head_come_together() -> Verdict {
     let mut world = world(3, 6, defaults);
@@ -154,7 +154,7 @@ pub fn readers_at_the_head_come_together() -> Verdict {
     verdict(&mut world)
 }
 
-/// Both wait; the one of the shorter TTL comes second.
+/// Both readers wait; the reader with the shorter TTL is second.
 // I68
 pub fn a_granted_reader_ends_nobody_elses() -> Verdict {
     let mut world = world(3, 4, defaults);
@@ -170,7 +170,7 @@ pub fn a_granted_reader_ends_nobody_elses() -> Verdict {
     demand(is_contended(&refused), "a reader was cut short")
 }
 
-/// A waiter that was killed at its turn.
+/// A waiter is killed when its turn comes.
 // I66
 pub fn dead_waiter_delays_no_grant() -> Verdict {
     let mut world = world(3, 4, defaults);
@@ -197,7 +197,7 @@ pub fn last_dead_waiter_leaves_no_key() -> Verdict {
     Ok(())
 }
 
-/// It has the lock without knowing, and is answered when that is over.
+/// It has the lock without knowing, and gets its answer after the lock's end.
 // I66
 pub fn paused_waiter_is_never_a_second_holder() -> Verdict {
     for pause in [6 * SECOND, 9 * SECOND] {
@@ -216,7 +216,7 @@ pub fn paused_waiter_is_never_a_second_holder() -> Verdict {
     Ok(())
 }
 
-/// The grant is heard nearly at its end: it counts from the start of the round.
+/// The grant is read shortly before its end: its validity counts from the start of the round.
 // I65
 pub fn a_grant_counts_from_the_start_of_its_round() -> Verdict {
     let mut world = world(3, 3, defaults);
@@ -243,7 +243,7 @@ pub fn parked_waiter_follows_a_dead_holder() -> Verdict {
     has_it_within(&mut world, 1, 1505 * MS).map(drop)
 }
 
-/// Behind a key of another application that goes, nobody serves.
+/// Nobody serves waiters after another application's key has gone.
 // I70
 pub fn a_foreign_release_is_found_by_looking() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -252,11 +252,11 @@ pub fn a_foreign_release_is_found_by_looking() -> Verdict {
     let heard = world.clients[1].outcomes.len();
     (0..3).for_each(|master| drop(world.masters[master].model.data.keys.remove(KEY)));
     demand(heard == 0, "it has what another has")?;
-    // The first looks come in pauses of 10 ms, 20 ms and so on.
+    // The first looks come after pauses of 10 ms, 20 ms and so on.
     has_it_within(&mut world, 1, 100 * MS).map(drop)
 }
 
-/// Its own entry went with its grant.
+/// Its own entry was removed with the grant.
 // I66
 pub fn a_granted_entry_is_gone() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -265,14 +265,14 @@ pub fn a_granted_entry_is_gone() -> Verdict {
     world.submit_release(0, lock, false);
     has_it_within(&mut world, 1, MS)?;
     demand(!(0..3).any(|master| has_queue(&world, master)), "the entry of a lock that is held stays")?;
-    // A forced unlock does not serve it again.
+    // A forced unlock does not serve the entry again.
     world.submit_force_unlock(0, KEY);
     world.run_for(10 * MS);
     demand(!(0..3).any(|master| is_held(&world, master, KEY)), "a lock that was ended by force is back")?;
     verdict(&mut world)
 }
 
-/// Memory is full when the key has expired, so that nothing can be written.
+/// Memory is full when the key expires, so nothing can be written.
 // I66
 pub fn a_grant_that_cannot_be_written_is_not_published() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -301,7 +301,7 @@ pub fn a_grant_by_message_raises_the_fence() -> Verdict {
     demand(before < fence(&world, 0), "the fence is not that of the holder")
 }
 
-/// A waiter drew its token before another one had the lock with a larger one.
+/// A waiter drew its token before another client got the lock with a larger one.
 // I69
 pub fn a_token_below_the_fence_is_not_granted() -> Verdict {
     let mut world = world(3, 3, defaults);
@@ -311,7 +311,7 @@ pub fn a_token_below_the_fence_is_not_granted() -> Verdict {
     world.run_for(50 * MS);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
     wait(&mut world, 1, Way::Fenced, TTL)?;
-    // Another one had it meanwhile, as far as the fence knows.
+    // According to the fence, another holder had the lock meanwhile.
     let token = (WALL_US + 300_000).to_string();
     (0..3).for_each(|master| world.masters[master].model.put(&fence_key(KEY), token.as_bytes(), None));
     world.submit_release(0, lock, false);
@@ -322,7 +322,7 @@ pub fn a_token_below_the_fence_is_not_granted() -> Verdict {
     demand(fence > Some(token.into_bytes()), "a token that is not larger than the fence")
 }
 
-/// On one master it waits still when its client hands the lock over.
+/// On one master, the client's entry still waits when the client hands the lock over.
 // I73
 pub fn a_hand_over_within_a_client_ends_the_entry() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -346,7 +346,7 @@ pub fn a_hand_over_within_a_client_ends_the_entry() -> Verdict {
     verdict(&mut world)
 }
 
-/// More entries of the dead than one call removes.
+/// More dead entries than one call removes.
 // I66
 pub fn many_dead_entries_are_removed_at_once() -> Verdict {
     const DEAD: usize = 18;
@@ -363,7 +363,7 @@ pub fn many_dead_entries_are_removed_at_once() -> Verdict {
     has_it_within(&mut world, DEAD + 1, 2 * TRIP + MS).map(drop)
 }
 
-/// More than a release and one look behind it remove: the next sign of life removes all that are left.
+/// More than a release and one following look remove: the next heartbeat removes all others.
 // I66
 pub fn dead_entries_delay_nobody_for_long() -> Verdict {
     const DEAD: usize = 70;
@@ -380,7 +380,7 @@ pub fn dead_entries_delay_nobody_for_long() -> Verdict {
     has_it_within(&mut world, DEAD + 1, 1100 * MS).map(drop)
 }
 
-/// The data of an earlier time, and its entries, whose connections are gone.
+/// Data of an earlier time, with entries whose connections are gone.
 // I66
 pub fn queue_entries_from_a_snapshot_are_never_granted() -> Verdict {
     for data in [Data::Empty, Data::Snapshot] {
@@ -407,7 +407,7 @@ pub fn a_vote_does_not_outlive_its_connection() -> Verdict {
     let mut world = world(3, 3, defaults);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
     wait(&mut world, 1, Way::Plain, TTL)?;
-    // One vote is heard, then its connection breaks, and the master loses its data unnoticed.
+    // One vote is read, then its connection breaks, and the master loses its data unnoticed.
     (1..3).for_each(|place| world.stall(1, place, false, true, 15 * MS));
     world.stall(1, 2, false, true, 100 * MS);
     world.submit_release(0, lock, false);
@@ -422,7 +422,7 @@ pub fn a_vote_does_not_outlive_its_connection() -> Verdict {
     verdict(&mut world)
 }
 
-/// It has the mark of an attempt that was sent over the connection before.
+/// The message carries the mark of an attempt from the connection before.
 // I65
 pub fn a_message_over_the_next_connection_is_no_vote() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -436,7 +436,7 @@ pub fn a_message_over_the_next_connection_is_no_vote() -> Verdict {
     };
     demand(world.run_until(SECOND, |world| new(world).is_some()), "no new connection")?;
     let channel = new(&world).ok_or("no channel")?;
-    // One vote is true: the release arrives at one master only.
+    // One vote is true, because the release arrives at one master only.
     for place in [0, 2] {
         world.stall(0, place, true, false, SECOND);
     }
@@ -450,7 +450,7 @@ pub fn a_message_over_the_next_connection_is_no_vote() -> Verdict {
     demand(world.clients[1].outcomes.is_empty(), "a message of another connection is a vote")
 }
 
-/// Its ticket is that of its first round, though others came before its last one.
+/// The waiter keeps its first round's ticket, though others came before its last round.
 pub fn heartbeats_change_no_order() -> Verdict {
     for waited in [700 * MS, 1000 * MS, 1300 * MS, 1500 * MS, 1700 * MS, 1900 * MS] {
         let mut world = world(3, 5, defaults);
@@ -468,13 +468,13 @@ pub fn heartbeats_change_no_order() -> Verdict {
     Ok(())
 }
 
-/// Keys of masters in quarantine have what locks of before may have, too.
+/// Masters in quarantine may have forgotten earlier locks.
 // I65
 pub fn votes_in_quarantine_give_no_parked_lock() -> Verdict {
     let mut world = world(3, 3, defaults);
     let held = take(&mut world, 0, Way::Plain, TTL)?;
     wait(&mut world, 1, Way::Plain, TTL)?;
-    // It puts its key back nowhere.
+    // It restores its key nowhere.
     world.pause(0, 3 * SECOND);
     for master in 0..2 {
         world.kill_master(master, true);
@@ -487,13 +487,13 @@ pub fn votes_in_quarantine_give_no_parked_lock() -> Verdict {
     Ok(())
 }
 
-/// A part of a lock is given back, and had again when the other master grants.
+/// A part of a lock is given back, and acquired again when the other master grants.
 pub fn returned_part_is_asked_for_again_after_grant() -> Verdict {
     let mut world = world(3, 2, trust);
     let held = take(&mut world, 0, Way::Plain, TTL)?;
     wait(&mut world, 1, Way::Plain, TTL)?;
     world.flush_all(2);
-    // Long enough to set it aside.
+    // Long enough to set the master aside.
     world.run_for(SECOND + 500 * MS);
     world.submit_release(0, held, false);
     has_it_within(&mut world, 1, MS)?;
@@ -501,14 +501,14 @@ pub fn returned_part_is_asked_for_again_after_grant() -> Verdict {
     verdict(&mut world)
 }
 
-/// The same where the third master is down: both parts are needed.
+/// Like the schedule before, with the third master down: both parts are needed.
 // I64
 pub fn two_parts_behind_each_other_are_a_quorum() -> Verdict {
     let mut world = world(3, 2, trust);
     let held = take(&mut world, 0, Way::Plain, TTL)?;
     wait(&mut world, 1, Way::Plain, TTL)?;
     world.flush_all(2);
-    // Long enough to set it aside.
+    // Long enough to set the master aside.
     world.run_for(SECOND + 500 * MS);
     world.kill_master(1, true);
     world.submit_release(0, held, false);
@@ -516,7 +516,7 @@ pub fn two_parts_behind_each_other_are_a_quorum() -> Verdict {
     verdict(&mut world)
 }
 
-/// A client that polls beside one that parks: both have it in the end.
+/// A polling client beside a parking one: both get the lock in the end.
 pub fn polling_and_parked_clients_exclude_each_other() -> Verdict {
     let mut world = world(3, 2, defaults);
     world.masters.iter_mut().for_each(|it| drop(it.model.errors.insert("HELLO".into(), "ERR no".into())));
@@ -535,7 +535,7 @@ pub fn polling_and_parked_clients_exclude_each_other() -> Verdict {
     verdict(&mut world)
 }
 
-/// One that stands still is rung by all that ask behind it.
+/// Every waiter that asks behind a stopped waiter rings it.
 // I70
 pub fn rings_prolong_no_stay() -> Verdict {
     const WAITING: usize = 14;
@@ -551,7 +551,7 @@ pub fn rings_prolong_no_stay() -> Verdict {
     has_it_within(&mut world, 2, 700 * MS).map(drop)
 }
 
-/// It is served on the third master behind the holder's extension, and the message is under way.
+/// The entry is served on the third master after the holder's extension, and the message is under way.
 // I105
 pub fn an_entry_that_waits_proves_no_loss() -> Verdict {
     let ttl = ms(5000);
@@ -573,7 +573,7 @@ pub fn an_entry_that_waits_proves_no_loss() -> Verdict {
     demand(!is_lost, &format!("two masters have it: {extended:?}"))
 }
 
-/// A round begins with the park of each script, which a master may have forgotten.
+/// A round begins with a park of each script, which a master may have forgotten.
 pub fn flushed_scripts_cost_no_queue_place() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;

@@ -1,8 +1,8 @@
-//! Looks at locks, and deletions by force.
+//! Inspections and forced deletions.
 
 use super::*;
 
-/// Three masters, a client that holds a lock and another one that looks.
+/// Three masters, a client that holds a lock, and a client that inspects it.
 fn world(settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> World {
     let mut world = super::world(3, 2, settings);
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
@@ -12,8 +12,8 @@ fn world(settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> World {
 // I76
 pub fn an_inspection_is_no_vote() -> Verdict {
     let mut world = world(defaults);
-    // All masters call the lock free, and answer the occupant of the query's slot: one who asks for that
-    // lock, of whom two of them never hear.
+    // All masters report the lock as free. The answers meet a new operation in the query's slot: a caller
+    // that requests this lock, of which two masters never hear.
     let look = world.submit_inspect(0, KEY);
     world.run_for(6 * MS / 5);
     world.cancel_query(0, look);
@@ -29,7 +29,7 @@ pub fn a_forced_deletion_is_not_sent_again() -> Verdict {
         let mut world = world(|builder| builder.answer_timeout(ms(3000)));
         let query = world.submit_force_unlock(0, KEY);
         world.run_for(MS / 2);
-        // It is lost on the way to one master.
+        // The deletion is lost on the way to one master.
         world.cut_conn(0, 2, 0, 0);
         if is_cancelled {
             world.cancel_query(0, query);

@@ -1,4 +1,4 @@
-//! The rounds of fair waiters: masters that disagree, answers that are late, connections that break.
+//! Rounds of fair waiters: masters that disagree, late answers, broken connections.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub fn two_minorities_learn_who_is_first() -> Verdict {
     Ok(())
 }
 
-/// A waiter that has a part of the lock asks again before long, and one master has not answered before.
+/// A waiter with a part of the lock soon asks again, and one master has not answered the first time.
 // I64
 pub fn a_slow_master_gets_one_park_at_a_time() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -40,7 +40,7 @@ pub fn a_slow_master_gets_one_park_at_a_time() -> Verdict {
     world.trace = Some(Vec::new());
     world.submit_fair(1, KEY, TTL, LONG).expect("room");
     world.run_for(5 * MS);
-    // It is rung by the others, and asks them again.
+    // The other masters ring it, and it asks them again.
     world.submit_release(0, held, false);
     world.run_for(5 * MS);
     let parks = |world: &World, master: usize| {
@@ -64,7 +64,7 @@ pub fn a_waiter_leaves_a_minority_to_the_holder() -> Verdict {
     demand(!is_held(&world, 2, KEY), "a waiter keeps a minority")
 }
 
-/// The lock is had on two masters while the third has not answered the round before.
+/// The lock is acquired on two masters while the third has not answered the last round.
 // I64
 pub fn earlier_rounds_keys_are_released_at_once() -> Verdict {
     let mut world = world(3, 2, |builder| defaults(builder).answer_timeout(ms(2000)));
@@ -80,10 +80,10 @@ pub fn earlier_rounds_keys_are_released_at_once() -> Verdict {
     demand(!has_queue(&world, 2), "an entry of an earlier round is left")
 }
 
-/// A master answers a round only when the next one is under way: it has given its key to the earlier one.
+/// A master answers a round only during the next one, after giving its key to the earlier round.
 pub fn late_answer_counts_for_no_other_round() -> Verdict {
     let mut world = world(3, 2, defaults);
-    // Somebody else's key on one master, and a crashed one on another.
+    // One master has a foreign key, and another one a stalled connection.
     occupy(&mut world, 1..2, KEY);
     world.stall(0, 2, false, true, 100 * MS);
     world.submit_fair(0, KEY, TTL, LONG).expect("room");
@@ -91,7 +91,7 @@ pub fn late_answer_counts_for_no_other_round() -> Verdict {
     verdict(&mut world)
 }
 
-/// The connection breaks behind the park of a round, which comes late; by then a later round waits there.
+/// The connection breaks behind a round's park, which arrives late, when a later round waits there.
 // I64
 pub fn a_late_park_leaves_the_later_entry() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -109,7 +109,7 @@ pub fn a_late_park_leaves_the_later_entry() -> Verdict {
     demand(before == after, "a late park took the place of a later one")
 }
 
-/// The lock is had on two masters while the park to the third may come late.
+/// The lock is acquired on two masters while the park for the third may arrive late.
 // I73
 pub fn lock_is_not_restored_beside_a_waiting_entry() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -118,7 +118,7 @@ pub fn lock_is_not_restored_beside_a_waiting_entry() -> Verdict {
     wait_fairly(&mut world, 1)?;
     world.run_for(50 * MS);
     demand(entries(&world, 2).len() == 1, "it waits on each master")?;
-    // It does not hear that it is rung there, nor can it ask.
+    // It does not hear the ring there, nor can it ask.
     world.stall(1, 2, true, true, 200 * MS);
     world.submit_release(0, held, false);
     let Outcome::Acquire(Ok(_)) = outcome(&mut world, 1)? else { return Err("it is denied".to_owned()) };
@@ -129,7 +129,7 @@ pub fn lock_is_not_restored_beside_a_waiting_entry() -> Verdict {
     demand(value(&world, 2).is_none(), "the lock is put back where its entry may wait")
 }
 
-/// It crashes, or its connections break, at any byte of a round.
+/// The waiter crashes, or its connections break, at any byte of a round.
 pub fn a_broken_round_leaves_nothing() -> Verdict {
     for at in 0..12 {
         let mut world = world(3, 3, defaults);
@@ -153,7 +153,7 @@ pub fn a_broken_round_leaves_nothing() -> Verdict {
     Ok(())
 }
 
-/// The quarantine of the empty master keeps it from a second holder.
+/// The empty master's quarantine prevents a second holder.
 pub fn an_empty_master_gives_no_second_holder() -> Verdict {
     let mut world = world(3, 3, defaults);
     let held = hold_fairly(&mut world, 0)?;
@@ -167,7 +167,7 @@ pub fn an_empty_master_gives_no_second_holder() -> Verdict {
     each_has_it(&mut world, &[1, 2], SECOND)
 }
 
-/// A master answers the park of a wait that ended for want of masters, while the next one has begun.
+/// A master answers the park of a wait that ended without a quorum, after the next wait has begun.
 // I64
 pub fn a_late_answer_sends_no_second_park() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -187,7 +187,7 @@ pub fn a_late_answer_sends_no_second_park() -> Verdict {
     demand(margin == 1, &format!("{margin} after {now:?}: one that was asked twice counts as another's twin"))
 }
 
-/// A master that cannot park is heard again within a round, behind the attempt for another lock.
+/// A master that cannot park answers again within a round, after an attempt for another lock.
 // I1, I3
 pub fn a_late_attempt_of_a_round_has_its_own_ttl() -> Verdict {
     let mut world = world(3, 1, defaults);
@@ -212,8 +212,8 @@ pub fn a_late_attempt_of_a_round_has_its_own_ttl() -> Verdict {
     demand(attempts.iter().all(|line| line.contains(&ttl)), &format!("another TTL: {attempts:?}"))
 }
 
-/// Another library's holders follow one another, and serve no queue. Then one of them stays. A waiter that had a
-/// part of the lock before leaves that master to them; its looks have become rare by then.
+/// Another library's holders follow one another without serving the queue, and then one of them stays. A
+/// waiter that had a part of the lock leaves that master to them, and its looks have become rare.
 // I70
 pub fn looks_stay_frequent_behind_unserving_holders() -> Verdict {
     for has_part in [false, true] {
@@ -229,7 +229,7 @@ pub fn looks_stay_frequent_behind_unserving_holders() -> Verdict {
             world.run_for(5 * SECOND);
             demand(!has_queue(&world, 2), "it does not leave its part to others")?;
         }
-        // Scripts within half a second, of which one may be a round.
+        // Number of scripts within half a second, of which one may be a round.
         let count = |world: &mut World, holder: usize| {
             let before = world.masters[0].model.script_count;
             for part in 0..2 {

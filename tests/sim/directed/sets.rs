@@ -1,4 +1,4 @@
-//! Several locks together.
+//! Sets of locks.
 
 use redlatch::internals::set_acquisition::Failed;
 
@@ -9,7 +9,7 @@ const A: &[u8] = b"a";
 const B: &[u8] = b"b";
 const C: &[u8] = b"c";
 
-/// Clients that have one set each in mind, in a world in which a message takes a millisecond.
+/// Clients with one set each, in a world where a message takes a millisecond.
 fn world(clients: usize) -> World {
     let mut world = super::world(3, clients, |builder| builder.ask_holder(false));
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
@@ -28,7 +28,7 @@ fn is_under_way(world: &World, client: usize) -> bool {
     world.clients[client].sets[0].is_under_way()
 }
 
-/// Goes on until the set is there or denied; says whether it is there.
+/// Runs until the set is acquired or denied. Returns whether it is acquired.
 fn end(world: &mut World, client: usize, limit: Time) -> Result<bool, String> {
     world.run_until(limit, |world| !is_under_way(world, client));
     verdict(world)?;
@@ -43,7 +43,7 @@ fn failure(world: &World, client: usize) -> Result<&Failed, String> {
 // I77
 pub fn a_waiting_set_holds_nothing() -> Verdict {
     let mut world = world(2);
-    // Once as soon as it asks, and once after it has waited for the first.
+    // First refused at once, then after a wait for the first lock.
     let [first, second] = [hold(&mut world, 1, A, ms(10_000))?, hold(&mut world, 1, B, ms(10_000))?];
     begin(&mut world, 0, &[C, B, A], ms(10_000), ms(60_000));
     world.run_for(50 * MS);
@@ -60,7 +60,7 @@ pub fn a_waiting_set_holds_nothing() -> Verdict {
 pub fn set_releases_late_grants_at_once() -> Verdict {
     let mut world = world(2);
     hold(&mut world, 1, A, ms(10_000))?;
-    // The refusals come first.
+    // The refusals arrive first.
     (0..3).for_each(|master| world.masters[master].model.put(B, b"other", None));
     begin(&mut world, 0, &[A, B, C], ms(10_000), Duration::ZERO);
     demand(!end(&mut world, 0, 10 * SECOND)?, "two of its locks are taken")?;
@@ -86,11 +86,11 @@ pub fn a_set_with_a_taken_lock_fails() -> Verdict {
 pub fn a_set_keeps_distance_from_its_end() -> Verdict {
     let mut world = world(2);
     let lock = hold(&mut world, 1, A, ms(10_000))?;
-    // A validity of 988 ms, of which this is to be left.
+    // The validity is 988 ms, and this much of it must be left.
     world.begin_set(0, 0, &[A, B], (ms(1000), ms(60_000)), ms(970));
     world.run_for(20 * MS);
     world.submit_release(1, lock, false);
-    // It gets the lock that it waits for in 2 ms, and the other one 30 ms later.
+    // It gets the awaited lock in 2 ms, and the other one 30 ms later.
     demand(world.run_until(SECOND, |world| world.clients[0].sets[0].has_waited()), "it waits no more")?;
     (world.weather.delay_min, world.weather.delay_max) = (15 * MS, 15 * MS);
     world.run_until(SECOND, |world| !world.clients[0].sets[0].has_waited());
@@ -115,7 +115,7 @@ pub fn a_set_ends_with_its_first_lock() -> Verdict {
     demand(world.set_validity(0, 0).is_zero(), "it is valid though one of its locks is over")
 }
 
-/// Goes on until a set that is wanted still is there or denied, and says whose.
+/// Runs until a set of a client that still wants one is acquired or denied. Returns the client.
 fn next_to_end(world: &mut World, dined: &[usize; 3]) -> Option<usize> {
     let has_ended = |world: &World, client: &usize| dined[*client] < 3 && !is_under_way(world, *client);
     world.run_until(60 * SECOND, |world| (0..3).any(|client| has_ended(world, &client)));
@@ -127,13 +127,13 @@ pub fn sets_that_overlap_in_a_circle_are_all_acquired() -> Verdict {
     let circle: [&[&[u8]]; 3] = [&[A, B], &[B, C], &[C, A]];
     for seed in 0..40 {
         let mut world = world(3);
-        // They meet in all orders.
+        // The clients meet in all orders.
         world.rng = rand::SeedableRng::seed_from_u64(seed);
         (world.weather.delay_min, world.weather.delay_max) = (MS / 10, 5 * MS);
         for (client, names) in circle.iter().enumerate() {
             begin(&mut world, client, names, ms(10_000), ms(60_000));
         }
-        // A caller that has its locks holds them for a moment, and wants them twice more.
+        // A caller with its locks holds them for a moment, and wants them twice more.
         let (mut dined, began) = ([0; 3], world.now);
         while dined != [3; 3] {
             let Some(client) = next_to_end(&mut world, &dined) else {

@@ -1,9 +1,9 @@
-//! Readers, who have a lock together, and writers that keep new ones out.
+//! Readers that share a lock, and writers that keep new readers out.
 
 use super::*;
 use crate::model::Dialect;
 
-/// The lock of a reader.
+/// Acquires a reader's lock.
 fn read(world: &mut World, client: usize, ttl: Duration) -> Result<OpId, String> {
     let lock = world.submit_shared(client, KEY, ttl, Duration::ZERO).expect("room");
     match outcome(world, client)? {
@@ -12,7 +12,7 @@ fn read(world: &mut World, client: usize, ttl: Duration) -> Result<OpId, String>
     }
 }
 
-/// Whether one attempt of a reader is refused because of somebody else.
+/// Whether a reader's single attempt is refused because of another client.
 fn is_kept_out(world: &mut World, client: usize) -> Result<bool, String> {
     let lock = world.submit_shared(client, KEY, ms(1000), Duration::ZERO).expect("room");
     match outcome(world, client)? {
@@ -26,7 +26,7 @@ fn is_kept_out(world: &mut World, client: usize) -> Result<bool, String> {
     }
 }
 
-/// A writer that goes on trying, and keeps new readers out meanwhile.
+/// Starts a writer that keeps trying, and keeps new readers out meanwhile.
 fn insist(world: &mut World, client: usize, wait: Duration) -> OpId {
     let options = Options::new().ttl(ms(1000)).wait(wait);
     world.submit_with(client, KEY, options).expect("room")
@@ -94,7 +94,7 @@ pub fn a_reader_of_a_shorter_ttl_ends_nobody_elses() -> Verdict {
     let short = read(&mut world, 1, ms(300))?;
     world.run_for(400 * MS);
     demand(contended(&acquire(&mut world, 2, KEY, ms(1000), Duration::ZERO)?), "a reader was cut short")?;
-    // The other way round: the one with the longer TTL goes, and the other one's end is the end.
+    // In the other order: the reader with the longer TTL leaves, and the key expires with the other one.
     read(&mut world, 1, ms(500))?;
     world.submit_release(1, short, false);
     world.submit_release(0, long, false);
@@ -114,7 +114,7 @@ pub fn a_new_reader_leaves_valid_readers() -> Verdict {
     demand(reader_count(&world, 0) == 2, "the first one is gone")
 }
 
-/// What is left of the key's time, at least and at the most.
+/// Checks bounds of the key's remaining time.
 fn ends_within(world: &World, least: i64, most: i64) -> Verdict {
     for (index, it) in world.masters.iter().enumerate() {
         let left = it.model.data.time_left(it.clock.at(world.now), KEY);
@@ -131,7 +131,7 @@ pub fn an_extended_reader_leaves_the_others_their_time() -> Verdict {
     extend(&mut world, 0, short, ms(2000))?;
     world.run_for(MS);
     ends_within(&world, 9_990, 10_001)?;
-    // Also where the last one is the one that is extended, be it to a shorter time.
+    // Also if the last reader is extended, even to a shorter time.
     let long = read(&mut world, 2, ms(10_000))?;
     world.run_for(SECOND);
     extend(&mut world, 2, long, ms(3000))?;
@@ -148,21 +148,21 @@ pub fn a_writer_follows_the_last_reader() -> Verdict {
     world.submit_release(0, long, false);
     world.run_for(MS);
     ends_within(&world, 990, 1001)?;
-    // The other one dies.
+    // The other reader dies.
     world.crash_client(1);
     world.run_for(1001 * MS);
     hold(&mut world, 2, KEY, ms(1000))?;
     verdict(&mut world)
 }
 
-/// The first request of a reader may come late, over a connection that has ended.
+/// A reader's first request may arrive late, over an ended connection.
 // I86
 pub fn a_late_reader_request_cuts_no_extension() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, true, false, SECOND);
     let lock = read(&mut world, 0, ms(2000))?;
     world.break_conn(0, 2);
-    // Over the next one it is put there.
+    // The next connection sets it.
     world.run_for(500 * MS);
     demand(reader_count(&world, 2) == 1, "the master was not asked again")?;
     extend(&mut world, 0, lock, ms(10_000))?;
@@ -175,7 +175,7 @@ pub fn a_late_reader_request_cuts_no_extension() -> Verdict {
 pub fn a_late_shorter_reader_extension_cuts_nothing() -> Verdict {
     let mut world = world(1, 2, |b| b.answer_timeout(ms(500)));
     let lock = read(&mut world, 0, ms(5000))?;
-    // The connection ends for the client, and the extension that it sent arrives a second later.
+    // The connection ends for the client, and its extension arrives a second later.
     world.stall(0, 0, true, false, SECOND);
     world.submit_extend(0, lock, ms(1500));
     world.run_for(MS);
@@ -208,7 +208,7 @@ pub fn a_reader_is_extended_only_where_it_is() -> Verdict {
         matches!(extended, Outcome::Extend(Err(ExtendError::Lost(_)))),
         &format!("lost, but {extended:?}"),
     )?;
-    // The same with a writer there, whose key is of another kind.
+    // The same with a writer there, whose key has another type.
     let lock = read(&mut world, 0, ms(10_000))?;
     (0..3).for_each(|master| world.flush_all(master));
     hold(&mut world, 1, KEY, ms(10_000))?;
@@ -270,7 +270,7 @@ pub fn a_reader_that_writes_waits_for_itself() -> Verdict {
     verdict(&mut world)
 }
 
-/// Two clients read by turns, so that there is always a reader, while a third one wants to write.
+/// Two clients read in turn, so that there is always a reader, while a third client wants to write.
 // I68
 pub fn passing_readers_keep_no_writer_waiting() -> Verdict {
     let mut world = world(3, 3, |builder| builder.ask_holder(false));
@@ -279,7 +279,7 @@ pub fn passing_readers_keep_no_writer_waiting() -> Verdict {
     let writer = insist(&mut world, 2, ms(4000));
     for turn in 0..400 {
         let (next, last) = ((turn + 1) % 2, turn % 2);
-        // Of many who come one is let in.
+        // One of many arriving readers is let in.
         locks[next] = None;
         let lock = world.submit_shared(next, KEY, ms(1000), Duration::ZERO).expect("room");
         if matches!(outcome(&mut world, next)?, Outcome::Acquire(Ok(_))) {
@@ -361,7 +361,7 @@ pub fn several_preferring_writers_all_get_turns() -> Verdict {
         world.run_for(50 * MS);
         world.submit_release(client, lock, false);
     }
-    // The writer that was refused last has withdrawn what all of them left.
+    // The last refused writer has removed everything that the writers left.
     world.run_for(1200 * MS);
     demand(!is_kept_out(&mut world, 0)?, "readers stay out though all have written")?;
     verdict(&mut world)
@@ -372,7 +372,7 @@ pub fn readers_and_writers_wake_each_other() -> Verdict {
     let mut world = world(3, 12, |builder| builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000)));
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
     let writer = hold(&mut world, 0, KEY, ms(10_000))?;
-    // Two of one client share a subscription.
+    // Two readers of one client share a subscription.
     let mut readers: Vec<_> = (1..11)
         .map(|client| (client, world.submit_shared(client, KEY, ms(10_000), ms(60_000)).expect("room")))
         .collect();
@@ -400,7 +400,7 @@ pub fn readers_and_writers_wake_each_other() -> Verdict {
 // I88
 pub fn an_unheard_reader_is_released_too() -> Verdict {
     let mut world = world(3, 1, defaults);
-    // Its script is known there.
+    // The master knows its script.
     let lock = read(&mut world, 0, ms(1000))?;
     world.submit_release(0, lock, false);
     world.run_for(MS);
@@ -416,11 +416,11 @@ pub fn an_unheard_reader_is_released_too() -> Verdict {
 // I88
 pub fn a_readers_broken_connection_is_released_over_the_next() -> Verdict {
     let mut world = world(1, 1, defaults);
-    // Its script is known there.
+    // The master knows its script.
     let lock = read(&mut world, 0, ms(1000))?;
     world.submit_release(0, lock, false);
     world.run_for(MS);
-    // It arrives when its connection is gone, and its release over the next one before it.
+    // It arrives after its connection's end, and its release arrives before it, over the next connection.
     world.stall(0, 0, true, false, SECOND);
     world.submit_shared(0, KEY, ms(10_000), Duration::ZERO).expect("room");
     world.run_for(MS);
@@ -485,7 +485,7 @@ pub fn unknown_reader_scripts_are_sent_in_full() -> Verdict {
     verdict(&mut world)
 }
 
-/// Also before its scripts are known there, so that they come in full over the next connection.
+/// Also before the master knows the scripts, so that they come in full over the next connection.
 // I88
 pub fn a_reader_may_lose_a_connection_at_any_byte() -> Verdict {
     for is_known in [true, false] {

@@ -1,4 +1,4 @@
-//! One of several slots.
+//! Slots.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use redlatch::limits;
 use super::*;
 use crate::slots::{POOL, SlotWorker};
 
-/// More slots than the first waiter stands at.
+/// More slots than the first waiter queues for.
 const MANY: u32 = limits::SLOT_STAND_MAX + 4;
 
-/// Clients with one worker each, in a world in which a message takes a millisecond.
+/// Clients with one worker each, in a world where a message takes a millisecond.
 fn world(clients: usize) -> World {
     world_of(3, clients)
 }
@@ -45,7 +45,7 @@ fn begin(world: &mut World, client: usize, count: u32, wait: Duration) {
     world.begin_slot(client, 0, count, options(wait));
 }
 
-/// Goes on until the slot is there or denied; returns its number.
+/// Runs until the slot is acquired or denied. Returns its number.
 fn end(world: &mut World, client: usize, limit: Time) -> Result<Option<u32>, String> {
     world.run_until(limit, |world| !world.clients[client].slots[0].is_under_way());
     verdict(world)?;
@@ -53,7 +53,7 @@ fn end(world: &mut World, client: usize, limit: Time) -> Result<Option<u32>, Str
     Ok(world.clients[client].slots[0].held.map(|(slot, _)| slot))
 }
 
-/// The last client takes all slots of the pool but these, by their names.
+/// The last client acquires all slots of the pool but these, by their names.
 fn take_slots(world: &mut World, count: u32, but: &[u32]) -> Result<Vec<OpId>, String> {
     let client = world.clients.len() - 1;
     let slots = (0..count).filter(|slot| !but.contains(slot));
@@ -72,7 +72,7 @@ pub fn a_free_slot_is_found_in_two_round_trips() -> Verdict {
         let begun = world.now;
         begin(&mut world, 0, count, Duration::ZERO);
         demand(end(&mut world, 0, SECOND)? == Some(free), "the only free slot is not found")?;
-        // Each takes two milliseconds, and a turn of a client a little.
+        // Each round trip takes two milliseconds, and a client's turn a little.
         demand(world.now - begun < 5 * MS, "it takes longer than two round trips")?;
     }
     Ok(())
@@ -90,7 +90,7 @@ pub fn a_slot_has_the_number_of_its_lock() -> Verdict {
 pub fn slot_free_on_one_master_counts_as_taken() -> Verdict {
     let mut world = world(2);
     take_slots(&mut world, MANY, &[])?;
-    // The other masters remember all.
+    // The other masters remember everything.
     for slot in 0..MANY {
         world.masters[0].model.data.keys.remove(&slot_name(POOL, slot).to_vec());
     }
@@ -100,7 +100,7 @@ pub fn slot_free_on_one_master_counts_as_taken() -> Verdict {
     demand(world.clients[0].taken_count - before == 1, "a slot that two masters know is tried")
 }
 
-/// None waits, and all ask in the same moment: the votes for some slots are split.
+/// Nobody waits, and all ask at the same moment, so the votes for some slots are split.
 // I79
 pub fn callers_that_come_together_fill_the_pool() -> Verdict {
     let mut refused_count = 0;
@@ -152,7 +152,7 @@ pub fn waiters_get_slots_in_their_order() -> Verdict {
     Ok(())
 }
 
-/// Behind the release: a hand-over of few slots; for many a pause, a look and an attempt.
+/// After the release: for few slots a hand-over; for many a pause, a search and an attempt.
 // I80
 pub fn a_released_slot_is_found_in_time() -> Verdict {
     let pause = Time::try_from(limits::SLOT_LOOK_PAUSE_MAX.as_nanos()).expect("small");
@@ -226,7 +226,7 @@ pub fn a_killed_first_waiter_costs_the_doors_ttl() -> Verdict {
     Ok(())
 }
 
-/// The door ends with `max_hold`: the next waiter comes inside, and both get slots.
+/// The door ends with `max_hold`, so the next waiter comes inside, and both get slots.
 // I80
 pub fn a_waiter_outlives_its_door() -> Verdict {
     for count in [2, MANY] {
@@ -250,7 +250,7 @@ pub fn a_waiter_outlives_its_door() -> Verdict {
 // I81
 pub fn a_slot_that_is_given_up_leaves_nothing() -> Verdict {
     for count in [2, MANY] {
-        // At each stage: a try, the door, inside.
+        // At each stage: during a try, at the door, inside.
         for (wait, is_second) in [(MS / 2, false), (3 * MS, false), (20 * MS, true), (200 * MS, false)] {
             let mut world = world(3);
             take_slots(&mut world, count, &[])?;
@@ -316,7 +316,7 @@ pub fn failure_in_one_slots_queue_keeps_the_others() -> Verdict {
     let taken = take_slots(&mut world, 2, &[])?;
     begin(&mut world, 0, 2, ms(60_000));
     world.run_for(SECOND);
-    // What the masters say to one slot's request is no answer for the other one.
+    // The masters' answers about one slot are no answers about another.
     let (_, first) = world.clients[0].slots[0].asked()[0];
     let error = AcquireError::NoQuorum(Box::new(redlatch::error::Denial::new(redlatch::error::Report::new(
         redlatch::error::Round::Acquire,

@@ -1,16 +1,16 @@
-//! Deliberate defects of the Lua scripts. The engine sends the right ones whatever is switched on; the tests'
-//! masters break them where they run them.
+//! Deliberate defects of the Lua scripts. The engine always sends the right scripts; the tests' masters break
+//! them when they run.
 
-/// A defect of scripts: a piece of their text, and what stands there instead.
+/// A defect of scripts: a piece of text and its replacement.
 #[derive(Debug, Clone, Copy)]
 pub struct ScriptDefect {
-    /// The defect that this is, or a part of it.
+    /// The defect's name.
     pub mutant: &'static str,
-    /// The names of the scripts in `redlatch::internals::SCRIPTS`.
+    /// Names of the scripts in `redlatch::internals::SCRIPTS`.
     pub scripts: &'static [&'static str],
-    /// Occurs in each of them once.
+    /// Occurs once in each script.
     pub piece: &'static str,
-    /// Takes its place.
+    /// Replaces the piece.
     pub broken: &'static str,
 }
 
@@ -23,7 +23,7 @@ const fn defect(
     ScriptDefect { mutant, scripts, piece, broken }
 }
 
-/// All of them.
+/// All defects.
 pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
     const FENCED_RELEASE: &[&str] = &["fenced_release_serve"];
     const SERVING: &[&str] = &["park", "unpark", "serve"];

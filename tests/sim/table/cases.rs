@@ -1,6 +1,6 @@
-//! The states and calls of the table.
+//! States and calls of the table.
 
-/// One state of the keys, and one call.
+/// A state of the keys, and a call.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub lock: &'static str,
@@ -10,7 +10,7 @@ pub struct Case {
     pub is_full: bool,
 }
 
-/// All of these together.
+/// All combinations of these.
 fn cross(
     locks: &[&'static str],
     queues: &[&'static str],
@@ -70,7 +70,7 @@ const FENCED: [&str; 14] =
 const TOKENS: [&str; 8] = ["f", "f=", "f_", "f<", "f(", "f)", "f>", "f=b"];
 const FENCES: [&str; 5] = ["", "fence", "12x", "x12", "list"];
 
-/// Refusals of commands and full memory are tried in these states, too.
+/// States in which refused commands and full memory are tried, too.
 fn base(script: &str) -> Vec<Case> {
     match script {
         "park" => [
@@ -103,7 +103,7 @@ fn base(script: &str) -> Vec<Case> {
     }
 }
 
-/// States for the scripts of a waiter.
+/// States for a waiter's scripts.
 fn of_waiter(script: &str) -> Vec<Case> {
     match script {
         "park" => [
@@ -148,7 +148,7 @@ fn of_waiter(script: &str) -> Vec<Case> {
     }
 }
 
-/// States for the scripts of a holder.
+/// States for a holder's scripts.
 fn of_holder(script: &str) -> Vec<Case> {
     match script {
         "release_serve" => [
@@ -207,7 +207,7 @@ pub fn cases(script: &str) -> Vec<Case> {
 #[derive(Clone, Copy)]
 pub enum Refused {
     Nothing,
-    /// Its command at this place; and in further calls, that at each place behind it.
+    /// The command at this place; further calls refuse the command at each later place.
     At(usize),
     /// All commands of these names.
     Names(&'static [&'static str]),

@@ -1,10 +1,10 @@
-//! Switches of the planted bugs. One of them is on in a thread, or in the whole process: `REDLATCH_DEFECT`
-//! names it.
+//! Switches of the planted bugs. A bug is on in one thread, or in the whole process through
+//! `REDLATCH_DEFECT`.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-/// Whether the planted bug of this name is on.
+/// Whether the planted bug with this name is on.
 macro_rules! mutant {
     ($name:ident) => {
         crate::mutants::is_on(stringify!($name))
@@ -20,7 +20,7 @@ fn of_process() -> Option<&'static str> {
     NAME.get_or_init(|| std::env::var("REDLATCH_DEFECT").ok()).as_deref()
 }
 
-/// Switches a planted bug on in this thread, or none but that of the process.
+/// Switches a planted bug on in this thread; `None` leaves only the process's bug.
 pub fn switch(mutant: Option<&'static str>) {
     ON.set(mutant.or_else(of_process));
 }

@@ -13,7 +13,7 @@ use crate::lock::command::park::encode_force_unlock_serve;
 use crate::lock::{MasterId, MasterSet};
 
 impl Locks {
-    /// The votes for one fencing token count for the next one.
+    /// Counts the votes for one fencing token for the next one.
     #[cold]
     pub(super) fn kept_votes(&self, id: Id) -> MasterSet {
         let op = self.ops.get(id);
@@ -25,7 +25,7 @@ impl Locks {
         }
     }
 
-    /// A lock that is handed over has a fencing token that no master knows.
+    /// Gives a handed-over lock a fencing token that no master knows.
     #[cold]
     pub(super) fn feign_token(&mut self, ground: &Ground, id: Id, claim: Id) {
         let (op, claim) = (self.ops.get_mut(id), self.claims.get_mut(claim));
@@ -35,7 +35,7 @@ impl Locks {
         }
     }
 
-    /// The release of a held lock is reported as its loss.
+    /// Reports the release of a held lock as its loss.
     #[cold]
     pub(super) fn report_release_as_loss(&mut self, ground: &mut Ground, id: Id) {
         if let Some(held) = self.ops.find_mut(id).and_then(Op::held_mut)
@@ -51,7 +51,7 @@ impl Locks {
         self.ops.find(id).and_then(Op::held).is_some_and(|held| held.renewal.is_some())
     }
 
-    /// The claim of the operation that now has the slot of another one.
+    /// The claim of the operation that has replaced another one in its slot.
     #[cold]
     pub(super) fn claim_in_slot(&self, id: Id) -> Id {
         let next = self.ops.occupant(id.index).and_then(|id| self.ops.find(id));
@@ -60,7 +60,7 @@ impl Locks {
 }
 
 impl Core {
-    /// A release leaves the connection of its `SET`, which ends without a word.
+    /// A release leaves its `SET`'s connection, which ends silently.
     #[cold]
     pub(super) fn release_on_other_connection(&mut self, id: Id) {
         let Self { ground, masters, locks } = self;
@@ -76,7 +76,7 @@ impl Core {
         }
     }
 
-    /// The forced deletions that a lost connection owed go out over the next one.
+    /// Sends forced deletions that a lost connection owed over the next connection.
     #[cold]
     pub(super) fn repeat_forced_deletions(&mut self, master: MasterId) {
         let Self { masters, locks, .. } = self;
