@@ -1,4 +1,4 @@
-//! The callers of `engine_ops.rs`: what they ask for, and what each must be answered by when.
+//! The callers of `engine_ops.rs`: their requests, and the deadlines of the answers.
 
 use std::fmt::Write;
 use std::hash::Hash;
@@ -13,7 +13,7 @@ use super::{LOCK_COUNT_MAX, MAX_HOLD, MAX_TTL, Run, id};
 
 pub const NAMES: [&str; 4] = ["a", "b", "a\r\nb", "c"];
 
-/// In milliseconds; the first few and the last are refused.
+/// In milliseconds. The first few and the last are refused.
 const TTLS: [u64; 14] = [0, 1, 2, 3, 4, 5, 10, 50, 100, 500, 1000, 1999, 2000, 2001];
 
 const WAITS: [Duration; 7] = [
@@ -26,7 +26,7 @@ const WAITS: [Duration; 7] = [
     Duration::MAX,
 ];
 
-/// A lock as its caller knows it.
+/// A lock as its caller sees it.
 #[derive(Debug)]
 pub struct Lock {
     id: OpId,
@@ -38,24 +38,23 @@ pub struct Lock {
     waits: bool,
     min_validity: Duration,
     stage: Stage,
-    /// The acquisition's or the awaited release's outcome is there once this has passed. `None` waits for
-    /// ever.
+    /// Deadline for the outcome of the acquisition or the awaited release. `None` waits for ever.
     deadline: Option<Instant>,
-    /// Whether an acquisition that was out of time may have asked for the holder's time instead.
+    /// Whether an acquisition whose time is up may have asked for the holder's time.
     may_ask: bool,
     token: Token,
-    /// When the attempt that succeeded began.
+    /// When the successful attempt began.
     since: Instant,
-    /// The end of the validity that the caller got last.
+    /// The last end of validity that the caller got.
     promised: Instant,
-    /// When the extension under way must be answered.
+    /// Deadline for the answer to the extension under way.
     extension: Option<Instant>,
-    /// The end of the validity if it succeeds.
+    /// End of the validity if the extension succeeds.
     extends_to: Instant,
     /// Outcomes that must be there at once.
     due_extends: usize,
     due_releases: usize,
-    /// The longest that a round of this lock waits for answers.
+    /// Longest time for which a round of this lock waits for answers.
     limit: Duration,
 }
 
@@ -68,7 +67,7 @@ enum Stage {
 }
 
 impl Run<'_> {
-    /// Half of all locks are asked for with a TTL that works.
+    /// Half of all locks are requested with a valid TTL.
     fn pick_ttl(byte: usize) -> Duration {
         let ms = Duration::from_millis(TTLS[byte % TTLS.len()]);
         match byte / TTLS.len() {
@@ -102,7 +101,7 @@ impl Run<'_> {
             2 => options.shared(),
             _ => options,
         };
-        // A clock that is about that of the masters.
+        // A clock that roughly agrees with the masters'.
         self.engine.handle_wall_clock(self.now, Duration::from_secs(3600));
         let (is_fair, is_shared) = (how / 16 % 4 == 1, how / 16 % 4 == 2);
         let before = (self.engine.operation_count(), self.engine.claim_count());
@@ -147,7 +146,7 @@ impl Run<'_> {
 
     fn pick_lock(&mut self) -> Option<usize> {
         let pick = self.source.byte();
-        // The newest ones are the likeliest to be held.
+        // The newest locks are the most likely to be held.
         let count = self.locks.len();
         let index = if pick < 128 { count.checked_sub(1 + pick % 4)? } else { pick % count.max(1) };
         (index < count).then_some(index)
@@ -157,7 +156,7 @@ impl Run<'_> {
         let Some(index) = self.pick_lock() else { return };
         let ttl_byte = self.source.byte();
         let asked = Self::pick_ttl(ttl_byte);
-        // What was queued before belongs to the extension before.
+        // Earlier requests belong to the last extension.
         self.count_all_requests();
         let (lock, now) = (self.locks[index].id, self.now);
         let valid_until = self.engine.valid_until(lock);
@@ -224,7 +223,7 @@ impl Run<'_> {
             self.step_number += 1;
             return;
         }
-        // A grant is judged by what its masters were sent.
+        // A grant is judged by the commands to its masters.
         self.count_all_requests();
         while let Some((id, outcome)) = self.engine.poll_outcome() {
             let mut shown = format!("{outcome:?}");
@@ -267,7 +266,7 @@ impl Run<'_> {
         self.step_number += 1;
     }
 
-    /// I2, I4, I7, I8, and no two of one name.
+    /// Checks I2, I4, I7, I8, and that no name has two holders.
     fn take_grant(&mut self, index: usize, grant: &Grant) {
         let lock = &self.locks[index];
         let validity = lock.ttl.validity();
@@ -276,13 +275,13 @@ impl Run<'_> {
         assert_eq!(log.key, lock.name.as_bytes());
         assert!(grant.valid_until <= log.first_seen + validity, "counts from after the start");
         if grant.attempts == 1 && (lock.waits || lock.is_fair) {
-            // It may have stood in line first, or its first round was too late.
+            // The lock may have queued first, or its first round was too late.
             assert!(grant.valid_until >= lock.submitted + validity);
         } else if grant.attempts == 1 {
             assert_eq!(grant.valid_until, lock.submitted + validity);
         } else {
-            // A lock may be handed over at the very moment at which the first attempt failed, and an attempt
-            // whose fencing token was refused is followed by another at once.
+            // A lock may be handed over just when the first attempt failed, and an attempt with a refused
+            // fencing token is repeated at once.
             let may_be_tried_again = lock.waits || grant.fencing_token.is_some();
             assert!(may_be_tried_again && grant.valid_until >= lock.submitted + validity);
         }
@@ -360,7 +359,7 @@ impl Run<'_> {
         }
     }
 
-    /// What the engine reports of its locks agrees with what their callers know.
+    /// The engine's view of its locks must agree with their callers'.
     pub(super) fn check_locks(&mut self) {
         let next = self.engine.next_timeout().map(|(at, _)| at);
         let (mut live_count, mut held_count) = (0, 0);
@@ -378,7 +377,7 @@ impl Run<'_> {
                 self.check_holders(lock, granted);
             }
             let wake_by = match lock.stage {
-                // The answers about the holder's time may be waited for once more.
+                // The answers about the holder's time may take one more limit.
                 Stage::Acquiring => lock.deadline.map(|at| if lock.may_ask { at + lock.limit } else { at }),
                 Stage::Releasing => lock.deadline,
                 Stage::Held => lock.extension,
@@ -403,7 +402,7 @@ impl Run<'_> {
         }
     }
 
-    /// I22: after the time-outs were handled, nothing is open that was due.
+    /// I22: after timeouts are handled, nothing that was due is open.
     pub(super) fn check_deadlines(&mut self) {
         let now = self.now;
         self.check_queries();
@@ -418,7 +417,7 @@ impl Run<'_> {
         }
     }
 
-    /// The latest time by which some caller must be answered.
+    /// The latest deadline of any caller.
     pub(super) fn last_deadline(&self) -> Instant {
         let of = |lock: &Lock| match lock.stage {
             Stage::Gone => None,
@@ -437,7 +436,7 @@ impl Run<'_> {
         self.locks.iter().map(|lock| lock.limit).max().unwrap_or_default()
     }
 
-    /// After all that, healthy masters grant a lock of a name of its own, unless one of them may still be in
+    /// At the end, healthy masters must grant a lock with a new name, unless a master may still be in
     /// quarantine.
     pub(super) fn a_lock_can_be_had(&mut self) {
         let ready = |index| self.engine.master_status(self.now, id(index)).state == MasterState::Ready;

@@ -1,5 +1,5 @@
-//! What `engine_ops.rs` does beside locks: looks, deletions by force, pauses; messages that nobody has asked
-//! for; and another client.
+//! Requests of `engine_ops.rs` that are not locks: inspections, forced deletions, pauses. Also unrequested
+//! messages, and another client.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use super::Run;
 use super::callers::NAMES;
 use super::model::{fence_key, queue_key};
 
-/// Errands that are waited for at the same time.
+/// Largest number of such requests at the same time.
 const QUERY_COUNT_MAX: usize = 4;
-/// The place of another client at each model master, which takes locks as all do, and lets them go.
+/// Another client's connection number at each model master. It acquires and releases locks like any client.
 const RIVAL_PLACE: usize = 2;
 const RIVAL: &[u8] = b"rival";
 const RIVAL_TTL: Duration = Duration::from_secs(2);
 
-/// Messages that say nothing of a lock.
+/// Messages that are not about locks.
 const MESSAGES: [&[u8]; 8] = [
     b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n",
     b">3\r\n$7\r\nmessage\r\n$0\r\n\r\n$9\r\n12345678x\r\n",
@@ -29,7 +29,7 @@ const MESSAGES: [&[u8]; 8] = [
     b">1\r\n:1\r\n",
 ];
 
-/// Bytes that put replies out of step, or end the connection.
+/// Bytes that shift the replies, or end the connection.
 const BROKEN_MESSAGES: [&[u8]; 6] = [
     b">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
     b">3\r\n$7\r\nmessage\r\n",
@@ -39,13 +39,13 @@ const BROKEN_MESSAGES: [&[u8]; 6] = [
     b"_\r\n",
 ];
 
-/// An errand as its caller knows it.
+/// A request as its caller sees it.
 #[derive(Debug)]
 pub struct Query {
     pub id: OpId,
     kind: Kind,
     submitted: Instant,
-    /// When it must be answered; a pause is as long as is drawn.
+    /// Deadline of the answer; a pause lasts as long as the engine draws.
     pub deadline: Option<Instant>,
 }
 
@@ -53,9 +53,9 @@ pub struct Query {
 enum Kind {
     Inspect,
     ForceUnlock,
-    /// Of a pool with so many slots.
+    /// Search in a pool with this many slots.
     FreeSlots(u32),
-    /// At least so long.
+    /// Pause of at least this time.
     Pause(Duration),
 }
 
@@ -107,7 +107,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether this was the answer to an errand, which is then judged.
+    /// Checks the answer to such a request. Returns whether it was one.
     pub(super) fn take_query(&mut self, id: OpId, outcome: &Outcome) -> bool {
         let Some(index) = self.queries.iter().position(|it| it.id == id) else { return false };
         let query = self.queries.swap_remove(index);
@@ -131,7 +131,7 @@ impl Run<'_> {
         true
     }
 
-    /// I22: after the time-outs were handled, no errand is open that was due.
+    /// I22: after timeouts are handled, no request that was due is open.
     pub(super) fn check_queries(&self) {
         let now = self.now;
         for query in &self.queries {
@@ -156,7 +156,7 @@ impl Run<'_> {
         }
     }
 
-    /// A vote or a ring for an attempt that may be anybody's.
+    /// Sends a vote or a ring for a random attempt.
     fn send_drawn_message(&mut self, index: usize, is_ring: bool) {
         let mut vote = [0; 8];
         let [place, generation] = [self.source.byte(), self.source.byte()];
@@ -167,7 +167,7 @@ impl Run<'_> {
         self.send_message(index, vote, is_ring);
     }
 
-    /// A vote or a ring for an attempt that was parked over this connection.
+    /// Sends a vote or a ring for an attempt that was parked over this connection.
     fn send_known_message(&mut self, index: usize, pick: usize) {
         let Some(conn) = &self.peers[index].conn else { return };
         let known = conn.parked_count();
@@ -181,7 +181,7 @@ impl Run<'_> {
         let peer = &self.peers[index];
         let token = peer.conn.as_ref().and_then(|conn| conn.parked_token(&vote));
         if let Some(token) = token.filter(|_| !is_ring) {
-            // A grant is true where the master has written the key, and may then come twice.
+            // A grant is true if the master has written the key, and may then come twice.
             let key = &self.tokens[token].key;
             let holders = peer.model.holders(self.now, key);
             self.is_honest &= holders.iter().any(|value| value.starts_with(token));
@@ -193,7 +193,7 @@ impl Run<'_> {
         self.push(index, &message);
     }
 
-    /// A message comes behind what the master has sent.
+    /// Adds a message after the bytes that the master has sent.
     fn push(&mut self, index: usize, message: &[u8]) {
         if let Some(conn) = &mut self.peers[index].conn {
             conn.to_engine.extend_from_slice(message);
@@ -201,7 +201,7 @@ impl Run<'_> {
         self.deliver_piece(index, usize::MAX);
     }
 
-    /// Another client asks for a lock.
+    /// Another client requests a lock.
     fn take_for_rival(&mut self, index: usize, name: &str) {
         let (model, now) = (&mut self.peers[index].model, self.now);
         if !model.is_taken(now, name.as_bytes()) {
@@ -209,7 +209,7 @@ impl Run<'_> {
         }
     }
 
-    /// It releases it, and serves those that wait; or leaves them to look.
+    /// The other client releases its lock, with or without serving waiters.
     fn release_rival(&mut self, index: usize, name: &str, serves: bool) {
         let (model, now, key) = (&mut self.peers[index].model, self.now, name.as_bytes());
         if model.value(now, key) != Some(RIVAL) {

@@ -1,5 +1,5 @@
-//! The network of `engine_ops.rs`: one peer for each master, which carries bytes, and notes what was asked
-//! and answered.
+//! The network of `engine_ops.rs`: a peer for each master, which carries bytes and notes requests and
+//! answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -14,37 +14,37 @@ use super::words::{
 
 pub type Token = Vec<u8>;
 
-/// What was sent and answered for one token, a bit for each master.
+/// Commands and answers for one token, as bits by master.
 #[derive(Debug)]
 pub struct TokenLog {
     pub key: Vec<u8>,
-    /// When its first `SET` was seen, so no attempt with it began later.
+    /// When its first `SET` was seen; no attempt with it began later.
     pub first_seen: Instant,
-    /// Masters whose queue its `SET` was put into.
+    /// Masters in whose queue its `SET` was put.
     pub asked: u32,
-    /// Of each master the connection on which it answered the `SET` with OK.
+    /// By master: the connection on which it answered the `SET` with OK.
     pub granted_on: HashMap<usize, u64>,
-    /// Masters that said they have the key, and have not taken it back since.
+    /// Masters that said they have the key, and have not denied it since.
     pub holders: u32,
     /// Masters that said they deleted it.
     pub deleted: u32,
-    /// Masters that were sent what ends it.
+    /// Masters that were sent a command that ends it.
     pub ended: u32,
-    /// The extension under way or the last one, from 1.
+    /// Number of the present or last extension, from 1.
     pub round: u32,
     /// Masters that granted each extension.
     pub extended: HashMap<u32, u32>,
 }
 
-/// A request that was queued for a connection and is not yet answered.
+/// A request that was queued for a connection and has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Asked {
     Acquire(Token),
     /// A park.
     Park(Token),
-    /// The `SET` once more, of a lock that is held.
+    /// The `SET` of a held lock again.
     Again(Token),
-    /// The token takes the place of another one, the second.
+    /// The first token replaces the second.
     Swap(Token, Token),
     Extend {
         token: Token,
@@ -57,8 +57,8 @@ enum Asked {
     Other,
 }
 
-/// The connections of a master by their numbers: what comes late, that of another client
-/// (`engine_extras.rs`), and those of this one.
+/// Connection numbers at a master: for late bytes, for the other client (`engine_extras.rs`), and for this
+/// client's connections.
 const LATE_PLACE: usize = 0;
 const FIRST_PLACE: usize = 3;
 
@@ -66,36 +66,36 @@ fn place_of(conn_number: u64) -> usize {
     FIRST_PLACE + usize::try_from(conn_number).expect("few connections")
 }
 
-/// One connection as its bytes show.
+/// A connection, as its bytes show.
 pub struct Conn {
     pub number: u64,
     pub to_master: Vec<u8>,
     pub to_engine: Vec<u8>,
-    /// Requests queued on it that are not answered.
+    /// Queued requests without an answer.
     owed: VecDeque<Asked>,
-    /// How many of the bytes that wait to be sent belong to requests that were counted.
+    /// How many of the bytes to be sent belong to counted requests.
     counted: usize,
-    /// Replies received but for the last part of one.
+    /// Received replies, except a last partial one.
     received: Vec<u8>,
-    /// Rounds of extensions that were answered `NOSCRIPT` and are to be sent again in full.
+    /// Rounds of extensions that were answered `NOSCRIPT` and will be sent in full.
     again: VecDeque<(Token, u32)>,
-    /// Attempts that were parked over it, by their votes.
+    /// Attempts that were parked over it, by vote.
     parked: Vec<([u8; 8], Token)>,
     run_id: String,
-    /// Whether it did not know a script over this connection: attempts may come once more then.
+    /// Whether the master did not know a script over this connection, so that attempts may come twice.
     lacks_scripts: bool,
 }
 
 /// A master, and the engine's connection to it.
 pub struct Peer {
     pub model: ModelMaster,
-    /// The engine wants a connection.
+    /// Whether the engine wants a connection.
     pub is_asked: bool,
     pub conn: Option<Conn>,
     conn_count: u64,
-    /// In which step the last connection was closed.
+    /// The step in which the last connection was closed.
     closed_in: u64,
-    /// Bytes of connections that are gone, still on their way to the master.
+    /// Bytes of ended connections, still under way to the master.
     pub late: Vec<u8>,
     /// The process that answered the last handshake.
     known_run_id: Option<String>,
@@ -131,30 +131,30 @@ impl Peer {
         });
     }
 
-    /// The connection is gone, or the attempt at one. Bytes to the master may come late.
+    /// The connection ends, or the attempt to connect. Bytes to the master may arrive late.
     pub fn close(&mut self, step: u64, keeps_late: bool) {
         self.is_asked = false;
         if let Some(conn) = self.conn.take() {
             self.model.forget_conn(place_of(conn.number));
             self.closed_in = step;
             if keeps_late {
-                // Half a command is lost with its connection.
+                // An incomplete command is lost with its connection.
                 let whole = whole_commands(&conn.to_master);
                 self.late.extend_from_slice(&conn.to_master[..whole]);
             }
         }
     }
 
-    /// Whether this is the number of the connection that stands, or stood until this very step.
+    /// Whether this is the number of the present connection, or of a connection that ended in this step.
     pub fn is_current(&self, number: u64, step: u64) -> bool {
         number == self.conn_count && (self.conn.is_some() || self.closed_in == step)
     }
 
-    /// The engine ended the connection: what it was given before may have been counted.
+    /// The engine ended the connection. Replies that it got before may have counted.
     pub fn note_end(&mut self, master: MasterId, tokens: &mut HashMap<Token, TokenLog>) {
         self.match_replies(master, false, tokens);
         let Some(conn) = &mut self.conn else { return };
-        // So may an answer to a request that was queued and answered in the same breath.
+        // A request that was queued and answered in the same call may also have counted.
         for (token, round) in conn.again.drain(..) {
             let Some(log) = tokens.get_mut(&token) else { continue };
             log.holders |= 1 << master.index();
@@ -166,7 +166,7 @@ impl Peer {
         self.conn.as_ref().is_some_and(|conn| !conn.received.is_empty())
     }
 
-    /// The master carries out whatever has arrived.
+    /// The master carries out all bytes that have arrived.
     pub fn carry_out(&mut self, now: Instant) {
         if let Some(conn) = &mut self.conn {
             let place = place_of(conn.number);
@@ -175,14 +175,14 @@ impl Peer {
         self.take_pushes();
     }
 
-    /// The replies to what comes late are nobody's.
+    /// Nobody reads the replies to late bytes.
     pub fn carry_out_late(&mut self, now: Instant) {
         self.model.handle_over(LATE_PLACE, now, &mut self.late, &mut Vec::new());
         self.model.begin_conn(LATE_PLACE);
         self.take_pushes();
     }
 
-    /// The messages of the master are under way.
+    /// Puts the master's messages under way.
     pub fn take_pushes(&mut self) {
         self.model.log.clear();
         for (place, message) in std::mem::take(&mut self.model.pushes) {
@@ -192,7 +192,7 @@ impl Peer {
         }
     }
 
-    /// Takes the first command that has arrived away from the master and answers in its place.
+    /// Removes the first command that has arrived, and answers it instead of the master.
     pub fn answer_for_it(&mut self, reply: &[u8]) -> bool {
         let Some(conn) = &mut self.conn else { return false };
         let size = first_size(&conn.to_master);
@@ -209,8 +209,7 @@ impl Conn {
         self.owed.len()
     }
 
-    /// Notes the requests that were queued since the last call. Each stands whole in the queue and is a
-    /// command.
+    /// Notes the requests queued since the last call. Each must be a whole command.
     pub fn count_requests(
         &mut self,
         now: Instant,
@@ -220,7 +219,7 @@ impl Conn {
         is_watchful: bool,
     ) {
         let waiting = engine.send_ready(master);
-        // Fewer bytes than before: the engine has ended the connection and will say so.
+        // Fewer bytes than before: the engine has ended the connection, and will say so.
         let Some(mut rest) = waiting.get(self.counted..) else { return };
         while !rest.is_empty() {
             let decoded = resp::decode(rest);
@@ -265,7 +264,7 @@ impl Conn {
         }
     }
 
-    /// Notes what a script is run for.
+    /// Notes a script's purpose.
     fn note_call(
         &mut self,
         now: Instant,
@@ -324,7 +323,7 @@ impl Conn {
         Asked::Extend { token: token.to_vec(), round, by_digest }
     }
 
-    /// Attempts that were parked over this connection.
+    /// Number of attempts that were parked over this connection.
     pub fn parked_count(&self) -> usize {
         self.parked.len()
     }
@@ -333,7 +332,7 @@ impl Conn {
         self.parked[place].0
     }
 
-    /// The token of the attempt with this vote.
+    /// Token of the attempt with this vote.
     pub fn parked_token(&self, vote: &[u8]) -> Option<&Token> {
         self.parked.iter().find(|(other, _)| other == vote).map(|(_, token)| token)
     }
@@ -344,7 +343,7 @@ impl Conn {
         self.to_master.extend_from_slice(bytes);
     }
 
-    /// The engine was given these bytes.
+    /// Notes bytes that the engine received.
     pub fn note_received(&mut self, bytes: &[u8]) {
         self.lacks_scripts |= bytes.windows(8).any(|window| window == b"NOSCRIPT");
         self.received.extend_from_slice(bytes);
@@ -352,8 +351,8 @@ impl Conn {
 }
 
 impl Peer {
-    /// Matches whole replies that the engine was given with the requests that were counted, the oldest first.
-    /// False if there are more replies than requests. `is_open` if the engine took them all.
+    /// Matches the whole replies that the engine received with the counted requests, oldest first. Returns
+    /// false if there are more replies than requests. `is_open` says that the engine accepted them all.
     pub fn match_replies(
         &mut self,
         master: MasterId,
@@ -379,7 +378,7 @@ impl Peer {
             done += size;
             match asked {
                 Asked::Echo(nonce) => {
-                    // Another process holds none of the locks that the one before granted.
+                    // Another process holds none of its predecessor's locks.
                     if is_open && reply == Reply::Bulk(&nonce) {
                         if self.known_run_id.as_ref() != Some(&conn.run_id) {
                             tokens.values_mut().for_each(|log| log.holders &= !(1 << master.index()));
@@ -453,13 +452,13 @@ fn note_answer(
                     *log.extended.entry(*round).or_default() |= bit;
                     log.holders |= bit;
                 }
-                // What ended the connection may have stood before it.
+                // The reply may have come before the one that ended the connection.
                 Reply::NullBulk | Reply::Null | Reply::Integer(0) if is_open => log.holders &= !bit,
                 _ => {}
             }
         }
         Asked::Release(token) if matches!(reply, Reply::Integer(1 | 2 | 5 | 6)) => {
-            // Its SET may have gone with a connection before anybody looked.
+            // Its `SET` may have gone with a connection before it was counted.
             if let Some(log) = tokens.get_mut(token) {
                 log.deleted |= bit;
             }
@@ -483,12 +482,12 @@ fn note_set(
     if is_first {
         return Asked::Acquire(token.to_vec());
     }
-    // A master that was away is asked again for a lock, so there are others that granted it.
+    // A repeated `SET` goes to a master that was away, so other masters have granted the lock.
     assert!(!log.granted_on.is_empty(), "one token in two attempts");
     Asked::Again(token.to_vec())
 }
 
-/// The first command of a token for a master; sent again in full only.
+/// A token's first command for a master. Only the full script may be repeated.
 fn note_first(
     now: Instant,
     master: MasterId,
@@ -499,15 +498,15 @@ fn note_first(
 ) {
     let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
     assert_eq!(log.key, key);
-    // In full it is sent again, to a master that forgot the script or was away.
+    // The full script is a repetition, for a master that forgot the script or was away.
     let is_first = log.asked >> master.index() & 1 == 0;
     assert!(is_first || is_again, "one token in two attempts");
     log.asked |= 1 << master.index();
 }
 
-/// What ends a token is queued for a master.
+/// A command that ends a token is queued for a master.
 fn note_end(now: Instant, master: MasterId, key: &[u8], token: &[u8], tokens: &mut HashMap<Token, TokenLog>) {
-    // Its first command may have gone with a connection before anybody looked.
+    // Its first command may have gone with a connection before it was counted.
     let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
     assert_eq!(log.key, key);
     log.ended |= 1 << master.index();
@@ -526,7 +525,7 @@ fn note_swap(
     Asked::Swap(new.to_vec(), old.to_vec())
 }
 
-/// Releases and extensions go where the first command of their token went, and to its key.
+/// Releases and extensions must go where their token's first command went, and to its key.
 fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>) {
     let (key, token) = if let Some(call) = Call::of(args) {
         match (call.name, &call.args[..]) {
@@ -552,13 +551,13 @@ fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>
             _ => return,
         }
     };
-    // The handshake tries some with its nonce.
+    // The handshake tests some commands with its nonce.
     if token.len() != TOKEN_SIZE {
         return;
     }
     let log = tokens.get(token).expect("no release or extension of a token that was never set");
     assert_eq!(log.key, key, "not the key of the lock");
-    // The SET that a held lock sends again may have gone with its connection before anybody looked.
+    // The repeated SET of a held lock may have gone with its connection before it was counted.
     let may_be_unseen = !log.granted_on.is_empty();
     let is_asked = log.asked >> master.index() & 1 == 1;
     assert!(is_asked || may_be_unseen, "a master that was not sent the token is asked");

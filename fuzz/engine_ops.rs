@@ -1,7 +1,7 @@
-//! What holds for the engine whatever is done to it in an order of calls that its documentation allows.
+//! What must hold for the engine under any sequence of calls that its documentation allows.
 //!
-//! Bytes, chosen by a fuzzer or at random, become operations of callers, masters, network and clock around
-//! one engine. Written once and included by the fuzz target beside this file and by `tests/engine_ops.rs`.
+//! Input bytes, from a fuzzer or at random, become operations of callers, masters, network and clock around
+//! one engine. Shared by the fuzz target beside this file and by `tests/engine_ops.rs`.
 
 #[path = "engine_callers.rs"]
 mod callers;
@@ -26,22 +26,22 @@ use redlatch::{Config, Quarantine, limits};
 use redlatch_testing::model::{self, Dialect, ModelMaster};
 use words::{ERRORS, REPLIES};
 
-/// Operations of one run; the rest of the input is not looked at.
+/// Operations of one run; the rest of the input is ignored.
 const STEP_COUNT_MAX: usize = 120;
 /// Locks of one run.
 const LOCK_COUNT_MAX: usize = 16;
-/// Wake-ups in a row; nothing that a run can do needs as many.
+/// Consecutive wake-ups; no run needs as many.
 const WAKE_COUNT_MAX: usize = 20_000;
 
 const MAX_TTL: Duration = Duration::from_secs(2);
 const MAX_HOLD: Duration = Duration::from_secs(3);
 
-/// The property: nothing panics, every invariant that is checked on the way holds, and a second run of the
-/// same input makes the same history. Returns how many messages of masters counted.
+/// The property: nothing panics, every checked invariant holds, and the same input gives the same history
+/// again. Returns the number of masters' messages that counted.
 pub fn engine_keeps_its_promises(input: &[u8]) -> u64 {
     let start = Instant::now();
     let (first, woken_count) = Run::new(input, start).play();
-    // Every fourth input, for the time it takes.
+    // Only for every fourth input, to save time.
     if first.is_multiple_of(4) {
         let (second, _) = Run::new(input, start).play();
         assert_eq!(second, first, "one seed, two histories");
@@ -49,7 +49,7 @@ pub fn engine_keeps_its_promises(input: &[u8]) -> u64 {
     woken_count
 }
 
-/// The input as numbers; zeros after its end.
+/// The input as numbers, followed by zeros.
 struct Source<'a>(&'a [u8]);
 
 impl Source<'_> {
@@ -70,30 +70,29 @@ struct Run<'a> {
     by_id: HashMap<OpId, usize>,
     tokens: HashMap<Token, TokenLog>,
     queries: Vec<Query>,
-    /// Names whose lock was broken by force: exclusion is promised no more.
+    /// Names whose lock was deleted by force, so that exclusion is no longer promised.
     broken_names: BTreeSet<&'static str>,
     history: DefaultHasher,
-    /// Whether masters said only what is true and lost keys only where that is allowed.
+    /// Whether masters only said true things, and lost keys only where that is allowed.
     is_honest: bool,
-    /// Whether close requests are followed at once.
+    /// Whether requests to close a connection are carried out at once.
     is_prompt: bool,
     trusts: bool,
-    /// Whether all requests are looked at before their connection may end; else they may stay gathered until
-    /// then.
+    /// Whether all requests are counted before their connection may end. Otherwise they may stay gathered.
     is_watchful: bool,
     /// How the run ends.
     end: usize,
     quorum: usize,
     restart_count: usize,
-    /// Counts the times that outcomes were looked for.
+    /// Number of times that outcomes were fetched.
     step_number: u64,
 }
 
-/// What the network does while nobody asks for anything.
+/// What the network does between operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Up,
-    /// Connections stand, and nothing moves.
+    /// Connections stand, but no bytes move.
     Mute,
     Down,
 }
@@ -163,8 +162,8 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Plays the whole input and then to the end of all that it left; the result is a hash of all that was
-    /// seen, and how many messages counted.
+    /// Plays the whole input, and then until everything has ended. Returns a hash of everything seen, and the
+    /// number of messages that counted.
     fn play(mut self) -> (u64, u64) {
         for _ in 0..STEP_COUNT_MAX {
             if self.source.0.is_empty() {
@@ -237,7 +236,7 @@ impl<'a> Run<'a> {
         self.check_deadlines();
     }
 
-    /// Lets time pass as a driver does it: no sleep beyond the next deadline.
+    /// Lets time pass as a driver would: no sleep goes beyond the next deadline.
     fn live_until(&mut self, end: Instant, flow: Flow) {
         for _ in 0..WAKE_COUNT_MAX {
             match flow {
@@ -271,7 +270,7 @@ impl<'a> Run<'a> {
                 }
                 LinkRequest::Close(master) => {
                     let peer = &mut self.peers[master.index()];
-                    // An attempt may be given up before anybody heard that it was wanted.
+                    // A connection attempt may be given up before the peer learned of it.
                     let is_there = peer.is_asked || peer.conn.is_some();
                     assert!(is_there || !self.is_prompt, "asked to close what is closed");
                     peer.note_end(master, &mut self.tokens);
@@ -307,7 +306,7 @@ impl<'a> Run<'a> {
 
     fn disconnect(&mut self, index: usize) {
         let how = self.source.byte();
-        // A connection that nobody has yet been asked for cannot break.
+        // A connection that was not yet requested cannot break.
         self.follow_links();
         if how.is_multiple_of(2) {
             self.peers[index].carry_out(self.now);
@@ -318,7 +317,7 @@ impl<'a> Run<'a> {
     fn break_connection(&mut self, index: usize, keeps_late: bool) {
         self.count_if_watchful();
         self.peers[index].close(self.step_number, keeps_late);
-        // From here on its votes do not count, not even in this step.
+        // From here on its votes do not count, even in this step.
         self.step_number += 1;
         self.engine.handle_disconnected(self.now, id(index), "connection reset");
         assert_eq!(self.engine.owed_count(id(index)), 0);
@@ -355,7 +354,7 @@ impl<'a> Run<'a> {
         self.receive(index, &bytes);
     }
 
-    /// Bytes that no master has sent.
+    /// Passes bytes that no master has sent.
     fn receive_forged(&mut self, index: usize, bytes: &[u8]) {
         self.is_honest = false;
         self.receive(index, bytes);
@@ -398,7 +397,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One master gets what is queued for it and answers.
+    /// A master gets its queued bytes, and answers.
     fn pump(&mut self, index: usize) {
         self.follow_links();
         if self.peers[index].is_asked {
@@ -413,7 +412,7 @@ impl<'a> Run<'a> {
         (0..self.peers.len()).for_each(|index| self.pump(index));
     }
 
-    /// What is connected already is not connected anew.
+    /// Reports a connection twice.
     fn call_connected_again(&mut self, index: usize) {
         self.follow_links();
         if self.peers[index].conn.is_some() {
@@ -421,7 +420,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Nobody listens.
+    /// Refuses all connections.
     fn refuse_all(&mut self) {
         self.follow_links();
         for index in 0..self.peers.len() {
@@ -431,7 +430,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Reading or writing nothing changes nothing.
+    /// An empty read or write changes nothing.
     fn nothing_is_no_message(&mut self, index: usize) {
         let owed = self.engine.owed_count(id(index));
         self.engine.recv_done(self.now, id(index), 0);
@@ -456,11 +455,11 @@ impl<'a> Run<'a> {
             }
             _ => return self.restart(index),
         }
-        // Somebody else's SET may have gone over a lock's key.
+        // A foreign `SET` may have replaced a lock's key.
         self.is_honest &= how % 8 < 5;
     }
 
-    /// Another process without keys; nothing that was sent to the one before reaches it.
+    /// Replaces the process with an empty one. Commands to the old process do not reach it.
     fn restart(&mut self, index: usize) {
         self.restart_count += 1;
         self.follow_links();
@@ -489,7 +488,7 @@ impl<'a> Run<'a> {
     }
 
     fn count_if_watchful(&mut self) {
-        // A forged reply may answer what was not even sent.
+        // A forged reply may answer a request that was not sent.
         if self.is_watchful || !self.is_honest {
             self.count_all_requests();
         }
@@ -499,7 +498,7 @@ impl<'a> Run<'a> {
         (0..self.peers.len()).for_each(|index| self.count_requests(index));
     }
 
-    /// I14: what a master owes is what was queued for this connection and not answered.
+    /// I14: a master owes exactly the requests queued for this connection without an answer.
     fn check_link(&mut self, index: usize) {
         let owed = self.engine.owed_count(id(index));
         if self.peers[index].conn.is_none() {
@@ -510,10 +509,10 @@ impl<'a> Run<'a> {
             return;
         }
         if !self.is_prompt && self.is_down(index) {
-            // It is to be closed, which nobody has asked for yet.
+            // The engine wants it closed, but the peer has not learned that yet.
             return self.peers[index].note_end(id(index), &mut self.tokens);
         }
-        // What a reply made the engine ask again is counted between the two.
+        // Requests that a reply caused are counted in between.
         self.peers[index].match_replies(id(index), true, &mut self.tokens);
         self.count_requests(index);
         let is_matched = self.peers[index].match_replies(id(index), true, &mut self.tokens);
@@ -527,14 +526,14 @@ impl<'a> Run<'a> {
         matches!(state, MasterState::Down(_) | MasterState::Connecting)
     }
 
-    /// No lock is left when its callers have let go of it and its time has passed.
+    /// No lock may be left after its callers have dropped it and its time has passed.
     fn finish(&mut self) {
         let flow = [Flow::Up, Flow::Up, Flow::Mute, Flow::Down][self.end % 4];
         self.follow_links();
         if flow == Flow::Up {
             self.peers.iter_mut().for_each(|peer| peer.model.errors.clear());
         }
-        // A stream that was forged may be in the middle of anything.
+        // A forged stream may be in the middle of anything.
         if flow == Flow::Down || flow == Flow::Up && !self.is_honest {
             (0..self.peers.len()).for_each(|index| self.break_connection(index, false));
         }
@@ -542,7 +541,7 @@ impl<'a> Run<'a> {
         self.check_deadlines();
         self.cancel_queries();
         self.release_all(self.end & 128 != 0);
-        // The stay of an entry and the TTL, their drift, and each answer's limit once before and once after.
+        // An entry's stay and the TTL, their drift allowance, and the answer limits before and after.
         let longest = limits::STAY + MAX_TTL;
         let end = self.now + longest + longest / 50 + self.limit_max() * 2;
         self.live_until(end, flow);

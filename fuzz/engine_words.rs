@@ -1,10 +1,10 @@
-//! What masters may say, and what the commands and replies of `engine_net.rs` mean.
+//! Replies that masters may send, and the meaning of the commands and replies in `engine_net.rs`.
 
 use redlatch::resp::{self, Decoded, Reply};
 
 use super::model::script;
 
-/// What a master may say, right or wrong, whole or in part, to any request or to none.
+/// Replies, right or wrong, whole or partial, to any request or to none.
 pub const REPLIES: [&[u8]; 24] = [
     b"+OK\r\n",
     b"$-1\r\n",
@@ -32,7 +32,7 @@ pub const REPLIES: [&[u8]; 24] = [
     b":9223372036854775807\r\n",
 ];
 
-/// Commands that a master can be made to refuse, and its words.
+/// Commands that a master may refuse, and its error.
 pub const ERRORS: [(&str, &str); 8] = [
     ("SET", "OOM command not allowed"),
     ("EVALSHA", "NOSCRIPT No matching script"),
@@ -52,7 +52,7 @@ pub struct Call<'a> {
     pub name: &'static str,
     /// The lock's key.
     pub key: &'a [u8],
-    /// What follows the keys.
+    /// Arguments after the keys.
     pub args: Vec<&'a [u8]>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Key, old and new token of a command that hands a lock over.
+/// Key, old and new token of a hand-over.
 pub fn swap<'a>(args: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
     match *args {
         [b"SET", key, new, b"IFEQ", old, b"PX", _] if old != new && new.len() == TOKEN_SIZE => {
@@ -75,12 +75,12 @@ pub fn swap<'a>(args: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
     }
 }
 
-/// The grant of a `SET` and of a fenced lock.
+/// Whether this grants a `SET` or a fenced lock.
 pub fn is_grant(reply: &Reply<'_>) -> bool {
     *reply == Reply::Simple(b"OK")
 }
 
-/// The grant of a parked attempt.
+/// Whether this grants a parked attempt.
 pub fn is_parked_grant(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Array(values) if values.iter().next() == Some(Reply::Integer(1)))
 }
@@ -89,8 +89,8 @@ pub fn is_noscript(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
 }
 
-/// A message, which answers nothing, with its payload if it is one of a channel. The confirmation of a
-/// channel is a reply.
+/// The payload of a message, `None` inside if it is no channel's message. A channel's confirmation is a
+/// reply, not a message.
 pub fn message<'a>(reply: &Reply<'a>) -> Option<Option<&'a [u8]>> {
     let Reply::Push(elements) = reply else { return None };
     match &elements.iter().collect::<Vec<_>>()[..] {

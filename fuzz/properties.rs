@@ -1,7 +1,6 @@
-//! What holds for the codec whatever the bytes.
+//! What must hold for the codec for any bytes.
 //!
-//! Written once and included by the fuzz targets beside this file and by `tests/codec.rs`, so that both mean
-//! the same.
+//! Shared by the fuzz targets beside this file and by `tests/codec.rs`.
 
 use redis_protocol::resp2::{decode::decode_range, types::RangeFrame};
 use redis_protocol::resp3::decode::complete::decode_range as decode_range_of_resp3;
@@ -9,7 +8,7 @@ use redlatch::resp::{
     Array, Decoded, ProtocolError, Reply, decode, encode_array_header, encode_bulk, encode_reply,
 };
 
-/// The limits, written out again: changing one must not go unnoticed.
+/// The limits, repeated here so that a change cannot go unnoticed.
 const REPLY_SIZE_MAX: usize = 1024 * 1024;
 const DEPTH_MAX: usize = 8;
 
@@ -32,8 +31,7 @@ pub enum Tree {
 }
 
 impl Tree {
-    /// Copies a reply by walking over it, which checks on the way that an array has as many elements as it
-    /// says.
+    /// Copies a reply by walking over it, which checks that an array has the announced number of elements.
     pub fn of(reply: &Reply<'_>) -> Tree {
         match reply {
             Reply::Simple(line) => Tree::Simple(line.to_vec()),
@@ -63,14 +61,14 @@ impl Tree {
         }
     }
 
-    /// Grows a reply within the limits out of bytes, which may be random or chosen by a fuzzer.
+    /// Generates a reply within the limits from bytes, random or chosen by a fuzzer.
     pub fn grow(source: &mut dyn FnMut() -> u8) -> Tree {
         Tree::grow_within(source, 0, &mut 200)
     }
 
     fn grow_within(source: &mut dyn FnMut() -> u8, depth: usize, elements_left: &mut usize) -> Tree {
         let kind = source();
-        // Below 200 a byte grows the type of RESP2 that it grew before there was RESP3, for saved inputs.
+        // Below 200, a byte still selects the RESP2 type of earlier versions, for saved inputs.
         match if kind < 200 { kind % 10 } else { 10 + kind % 10 } {
             0 | 1 => {
                 Tree::Simple(grow_bytes(source).into_iter().filter(|byte| !b"\r\n".contains(byte)).collect())
@@ -82,8 +80,8 @@ impl Tree {
                 Tree::Integer(number >> (source() % 64))
             }
             5 => Tree::NullBulk,
-            // A null array is an array to the depth limit, as its type byte is all that is known when it is
-            // enforced.
+            // A null array counts towards the depth limit, because only its type byte is known when the limit
+            // is checked.
             6 if depth < DEPTH_MAX => Tree::NullArray,
             7 if depth < DEPTH_MAX => Tree::Array(Tree::grow_many(1, source, depth, elements_left)),
             10 => Tree::Null,
@@ -107,7 +105,7 @@ impl Tree {
         }
     }
 
-    /// Grows the elements of a reply that stands inside `depth` others, a multiple of `step`.
+    /// Generates the elements of a reply at this depth, a multiple of `step`.
     fn grow_many(
         step: usize,
         source: &mut dyn FnMut() -> u8,
@@ -119,7 +117,7 @@ impl Tree {
         (0..count).map(|_| Tree::grow_within(source, depth + 1, elements_left)).collect()
     }
 
-    /// Appends the reply by the functions under test.
+    /// Appends the reply with the functions under test.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Tree::Simple(line) => encode_reply(out, &Reply::Simple(line)),
@@ -165,8 +163,8 @@ fn grow_bytes(source: &mut dyn FnMut() -> u8) -> Vec<u8> {
     (0..size).map(|_| source()).collect()
 }
 
-/// No input panics, every answer keeps its bounds, an encoded reply gives back its bytes without attributes
-/// and the plus of a number, and the oracle agrees.
+/// No input panics, every result keeps its bounds, an encoded reply gives back its bytes (except attributes
+/// and a number's plus sign), and the oracle agrees.
 pub fn decoding_is_sound(input: &[u8]) {
     let mut rest = input;
     loop {
@@ -188,7 +186,7 @@ pub fn decoding_is_sound(input: &[u8]) {
                         assert_eq!(encoded, consumed, "one value, two encodings: {reply:?}");
                     }
                 }
-                // What follows a reply has no part in it.
+                // Bytes after a reply do not affect it.
                 assert_eq!(decode(consumed), Ok(Decoded::Complete { reply, size }));
                 rest = behind;
             }
@@ -221,14 +219,13 @@ fn agrees_with_the_oracle(input: &[u8], decoded: &Result<Decoded<'_>, ProtocolEr
     let expected = oracle(input, 0);
     match decoded {
         Ok(Decoded::Complete { reply, size }) => assert_eq!(Some((Tree::of(reply), *size)), expected),
-        // The oracle knows no limit but the depth.
+        // The oracle has no limit except depth.
         Err(ProtocolError::LineTooLong | ProtocolError::ReplyTooLarge | ProtocolError::ElementsTooMany) => {}
         Ok(Decoded::Partial { .. }) | Err(_) => assert_eq!(None, expected, "{}", input.escape_ascii()),
     }
 }
 
-/// The grammar as plainly as it can be written: the first reply, which stands inside `depth` arrays, and its
-/// size.
+/// The plainest form of the grammar: the first reply inside `depth` arrays, and its size.
 fn oracle(input: &[u8], depth: usize) -> Option<(Tree, usize)> {
     let size = input.windows(2).position(|two| two == b"\r\n")?;
     let (kind, line) = input[..size].split_first()?;
@@ -256,7 +253,7 @@ fn oracle(input: &[u8], depth: usize) -> Option<(Tree, usize)> {
             Some((if *kind == b'$' { Tree::Bulk(bytes) } else { Tree::Text(*kind, bytes) }, end + 2))
         }
         (b'*' | b'%' | b'~' | b'|', _) if depth == DEPTH_MAX => None,
-        // Attributes, and the reply that they belong to.
+        // Attributes, and then their reply.
         (b'|', Some(count)) => {
             let mut end = behind;
             for _ in 0..usize::try_from(count).ok()?.checked_mul(2)? {
@@ -283,7 +280,7 @@ fn oracle(input: &[u8], depth: usize) -> Option<(Tree, usize)> {
     }
 }
 
-/// Whether it is a double (`,`) or a big number.
+/// Whether this is a double (`,`) or a big number.
 fn is_number(kind: u8, line: &[u8]) -> bool {
     let unsigned = |text: &[u8]| text.strip_prefix(b"+").or(text.strip_prefix(b"-")).unwrap_or(text).to_vec();
     let is_digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
@@ -299,13 +296,13 @@ fn is_number(kind: u8, line: &[u8]) -> bool {
             && exponent.is_none_or(|exponent| is_digits(&unsigned(exponent)))
 }
 
-/// A reply grown out of the bytes of `input` survives the round trip.
+/// A reply generated from the bytes of `input` survives a round trip.
 pub fn grown_reply_round_trips(input: &[u8]) {
     let mut bytes = input.iter().copied();
     round_trips(&Tree::grow(&mut || bytes.next().unwrap_or_default()));
 }
 
-/// A reply that is encoded and decoded is the same one.
+/// A reply must be the same after encoding and decoding.
 pub fn round_trips(tree: &Tree) {
     let encoded = encoded_by(|out| tree.encode(out));
     match decode(&encoded) {
@@ -314,11 +311,11 @@ pub fn round_trips(tree: &Tree) {
     }
 }
 
-/// What a connection makes of a stream: the replies, then the error or the number of bytes left over.
+/// Result of a stream on a connection: the replies, then the error or the number of remaining bytes.
 type Received = (Vec<Tree>, Result<usize, ProtocolError>);
 
-/// Receives `input` in pieces. `cut` says how many of the bytes that are left come next; the last piece is
-/// all of them.
+/// Receives `input` in pieces. `cut` says how many of the remaining bytes come next; the last piece is the
+/// rest.
 fn receive(input: &[u8], mut cut: impl FnMut(usize) -> usize) -> Received {
     let (mut inbox, mut size_min, mut replies) = (Vec::new(), 1, Vec::new());
     let mut rest = input;
@@ -326,7 +323,7 @@ fn receive(input: &[u8], mut cut: impl FnMut(usize) -> usize) -> Received {
         let (piece, behind) = rest.split_at(cut(rest.len()).clamp(1, rest.len()));
         rest = behind;
         inbox.extend_from_slice(piece);
-        // As a connection does it: no second try before the bytes are there that it was to wait for.
+        // Like a connection: no new attempt before the required bytes are there.
         while inbox.len() >= size_min {
             match decode(&inbox) {
                 Ok(Decoded::Complete { reply, size }) => {
@@ -342,26 +339,24 @@ fn receive(input: &[u8], mut cut: impl FnMut(usize) -> usize) -> Received {
     (replies, Ok(inbox.len()))
 }
 
-/// A stream in pieces gives the same replies and the same error as in one.
+/// A stream in pieces gives the same replies and the same error as in one piece.
 pub fn splits_like_one_piece(input: &[u8], cut: impl FnMut(usize) -> usize) {
     assert_eq!(receive(input, cut), receive(input, |left| left), "{}", input.escape_ascii());
 }
 
-/// redis-protocol, written by others, takes the first reply of `input` for the same.
+/// redis-protocol, an independent decoder, must read the first reply of `input` in the same way.
 ///
-/// The differences are deliberate, and all of one kind: it accepts what a strict decoder refuses. It takes
-/// `+5`, leading zeros and `-0` for numbers, a lone CR or LF for a part of a line, any two bytes for the end
-/// of a bulk string, and it has no limits. Both nulls are one to it. So nothing is asked of it where this
-/// decoder reports one of those errors; an unknown type, a negative length and a number beyond 64 bits must
-/// be no replies to it either.
+/// The deliberate differences: it accepts `+5`, leading zeros and `-0` as numbers, a lone CR or LF inside a
+/// line, and any two bytes at the end of a bulk string; it has no limits, and makes no difference between the
+/// two nulls. So inputs with these errors are not compared. An unknown type, a negative length and a number
+/// beyond 64 bits must be errors for it, too.
 ///
-/// It hands out attributes as replies, so nothing is asked of it where they may be.
-///
-/// Its decoder of RESP2 must refuse what RESP3 adds. Its decoder of RESP3 refuses some replies, too: with
-/// nulls of RESP2, or with formats or keys that it does not know. A reply that it takes has the same size.
+/// It returns attributes as replies, so inputs with possible attributes are not compared. Its RESP2 decoder
+/// must refuse RESP3's types. Its RESP3 decoder refuses some replies, with RESP2 nulls or with unknown
+/// formats or keys; sizes of accepted replies must agree.
 pub fn agrees_with_redis_protocol(input: &[u8]) {
     let decoded = decode(input);
-    // It would recurse as deep as the input asks for.
+    // It would recurse as deep as the input demands.
     if decoded == Err(ProtocolError::NestingTooDeep) || input.contains(&b'|') {
         return;
     }

@@ -1,5 +1,5 @@
-//! Any bytes: decoding never panics or allocates, keeps its bounds and agrees with the oracle; replies grown
-//! out of the same bytes survive the round trip.
+//! Any bytes: decoding never panics or allocates, keeps its bounds and agrees with the oracle. Replies
+//! generated from the same bytes survive a round trip.
 #![no_main]
 
 #[allow(dead_code, reason = "each target checks some of the properties")]
@@ -33,7 +33,7 @@ fn decoding_allocates_nothing(input: &[u8]) {
     assert_eq!((change.allocations, change.reallocations), (0, 0));
 }
 
-/// Walks over all elements, which are decoded on the way.
+/// Counts all elements, which are decoded on the way.
 fn count(reply: &Reply<'_>) -> usize {
     match reply {
         Reply::Array(array) | Reply::Map(array) | Reply::Set(array) | Reply::Push(array) => {

@@ -1,5 +1,4 @@
-//! Any bytes: redis-protocol takes them for the same reply, but for the differences that `properties.rs`
-//! lists.
+//! Any bytes: redis-protocol reads the same reply, except for the differences listed in `properties.rs`.
 #![no_main]
 
 #[allow(dead_code, reason = "each target checks some of the properties")]

@@ -1,4 +1,4 @@
-//! Any bytes in any pieces: the same replies and the same error as in one piece.
+//! Any bytes in any pieces give the same replies and the same error as in one piece.
 #![no_main]
 
 #[allow(dead_code, reason = "each target checks some of the properties")]
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use properties::splits_like_one_piece;
 
 fuzz_target!(|input: &[u8]| {
-    // The first bytes say where to cut, over and over; what follows is the stream.
+    // The first bytes say where to cut, repeatedly; the rest is the stream.
     let (cuts, stream) = input.split_at(input.len().min(8));
     let mut cuts = cuts.iter().cycle();
     splits_like_one_piece(stream, |_| cuts.next().map_or(1, |&size| usize::from(size)));
