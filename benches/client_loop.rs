@@ -1,4 +1,4 @@
-//! Acquire and release pairs through `Client`: by one thread, by many, and by many tasks.
+//! Acquire and release pairs through `Client`: from one thread, many threads, and many tasks.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
@@ -12,7 +12,7 @@ use redlatch::{Client, Config, Quarantine};
 use tokio::runtime::{self, Runtime};
 
 const TTL: Duration = Duration::from_secs(10);
-/// Far above what a noisy machine takes, so that no master is ever taken for silent by mistake.
+/// Far longer than a noisy machine delays an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Each lock is renewed about three times in this time.
@@ -41,11 +41,11 @@ fn config(urls: &[String], spin: Duration) -> Config {
     config.answer_timeout(ANSWER_TIMEOUT).build().expect("valid settings")
 }
 
-/// Clients and the names of the locks that they take in turn.
+/// Clients, and the names of the locks that they acquire in turn.
 pub(crate) struct ClientLoop {
-    /// Several are what several event loops in one client would be: each name has its own.
+    /// Several clients stand for several event loops in one client: each name belongs to one.
     clients: Vec<Client>,
-    /// The runtime of all tasks, in which the clients were opened: with the feature `tokio` it drives them.
+    /// The runtime of all tasks, in which the clients were opened. With the feature `tokio` it drives them.
     runtime: Option<Runtime>,
     names: Arc<Vec<String>>,
     next_name: Arc<AtomicUsize>,
@@ -56,7 +56,7 @@ impl ClientLoop {
         Self::connect_with(urls, key_count, 1, Duration::ZERO)
     }
 
-    /// So many clients, which look for answers for so long before they sleep.
+    /// Opens this many clients, which look for answers for `spin` before they sleep.
     pub(crate) fn connect_with(
         urls: &[String],
         key_count: usize,
@@ -68,7 +68,7 @@ impl ClientLoop {
         Self::new((0..client_count).map(client).collect(), None, key_count)
     }
 
-    /// A client that is opened in the runtime of all tasks. With the feature `tokio` that runtime drives it.
+    /// Opens a client in the runtime of all tasks, which drives it with the feature `tokio`.
     pub(crate) fn connect_in_runtime(urls: &[String], key_count: usize) -> Self {
         let runtime = Executor::OneThread.start();
         let client = runtime.block_on(Client::open_async(config(urls, Duration::ZERO)));
@@ -76,7 +76,7 @@ impl ClientLoop {
     }
 
     fn new(clients: Vec<Client>, runtime: Option<Runtime>, key_count: usize) -> Self {
-        // As long as the others' names and never the same: a slow minority may still have ours to delete.
+        // Names of the others' length, but distinct: a slow minority may still have to delete the others.
         let names = (0..key_count).map(|index| format!("guard:{index}")).collect();
         Self { clients, runtime, names: Arc::new(names), next_name: Arc::default() }
     }
@@ -86,14 +86,14 @@ impl ClientLoop {
         self.clients[0].clone()
     }
 
-    /// Waits until all is released.
+    /// Waits until all locks are released.
     pub(crate) fn settle(&self) {
         for client in &self.clients {
             assert_eq!(settle(client, Duration::from_secs(20)), 0, "locks are left on some master");
         }
     }
 
-    /// One lock at a time; each release is awaited, or left to ride with the next acquire.
+    /// One lock at a time. Each release is awaited, or sent together with the next acquisition.
     pub(crate) fn blocking_pairs(&self, pair_count: usize, is_awaited: bool) -> Duration {
         let start = Instant::now();
         for _ in 0..pair_count {
@@ -108,7 +108,7 @@ impl ClientLoop {
         start.elapsed()
     }
 
-    /// So many threads, each with a lock at a time.
+    /// This many threads, each with one lock at a time.
     pub(crate) fn thread_pairs(&self, pair_count: usize, thread_count: usize, is_awaited: bool) -> Duration {
         let start = Instant::now();
         thread::scope(|scope| {
@@ -119,12 +119,12 @@ impl ClientLoop {
         start.elapsed()
     }
 
-    /// So many tasks, each with a lock at a time, on one thread or on two workers.
+    /// This many tasks, each with one lock at a time, on one thread or on two workers.
     pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, executor: Executor) -> Duration {
         self.task_pairs_noting(pair_count, task_count, executor, |_| {})
     }
 
-    /// The same; `note` gets how long the acquisitions of each task took, the first one first.
+    /// Like [`Self::task_pairs`]; `note` gets the durations of each task's acquisitions, in order.
     pub(crate) fn task_pairs_noting(
         &self,
         pair_count: usize,
@@ -160,7 +160,7 @@ impl ClientLoop {
         elapsed
     }
 
-    /// Holds so many locks that are kept, for that long; prints what it costs and how many were lost.
+    /// Keeps this many locks for this time. Prints the cost, and the number of lost locks.
     pub(crate) fn keep(&self, lock_count: usize, time: Duration) {
         let before = Usage::of_this_process();
         let names: Vec<String> = (0..lock_count).map(|index| format!("kept:{index}")).collect();
@@ -191,18 +191,18 @@ impl ClientLoop {
     }
 }
 
-/// What this process has used so far.
+/// Resources used by this process so far.
 struct Usage {
     cpu: Duration,
     resident_kib: usize,
 }
 
 impl Usage {
-    /// As Linux reports it.
+    /// From `/proc`.
     fn of_this_process() -> Self {
         let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
-        // After the name, which may hold anything: the 12th and 13th are user and system time in hundredths
-        // of a second.
+        // After the name, which may contain anything. The 12th and 13th fields are user and system time in
+        // hundredths of a second.
         let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
         let ticks: u64 = [fields[11], fields[12]].iter().map(|it| it.parse::<u64>().expect("a number")).sum();
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux");

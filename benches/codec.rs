@@ -1,7 +1,6 @@
-//! What it costs to decode the replies that matter and to encode a command, beside redis-protocol in the same
-//! run.
+//! Cost of decoding typical replies and of encoding a command, compared with redis-protocol in the same run.
 //!
-//! `cargo bench --bench codec`; with `-- --test` each one runs once, as a test.
+//! `cargo bench --bench codec`; with `-- --test`, each benchmark runs once as a test.
 
 use std::hint::black_box;
 
@@ -11,7 +10,7 @@ use redis_protocol::resp2::encode::encode as their_encode;
 use redis_protocol::resp2::types::{OwnedFrame, RangeFrame};
 use redlatch::resp::{Decoded, Reply, decode, encode_bulk, encode_command};
 
-/// The replies of a lock's commands, from the fixed ones on the fast path to those that take the walk.
+/// Replies to a lock's commands, on the fast path for fixed replies and on the general path.
 fn replies() -> [(&'static str, Vec<u8>); 8] {
     let mut info = Vec::new();
     encode_bulk(&mut info, &b"redis_version:7.2.4\r\n".repeat(240));
@@ -27,9 +26,8 @@ fn replies() -> [(&'static str, Vec<u8>); 8] {
     ]
 }
 
-/// What a lock makes of a reply: the class of the vote and the bytes it took. Measured instead of the bare
-/// reply, which nobody looks at as a whole and which would have to be written to memory for the benchmark
-/// alone.
+/// Class of the vote, and size of the reply. Measured instead of the bare reply, which would have to be
+/// written to memory only for the benchmark.
 fn vote(input: &[u8]) -> (u8, usize) {
     match decode(input) {
         Ok(Decoded::Complete { reply, size }) => match reply {
@@ -43,7 +41,7 @@ fn vote(input: &[u8]) -> (u8, usize) {
     }
 }
 
-/// The same by redis-protocol without copies: it gives ranges of the input.
+/// The same with redis-protocol without copies, which returns ranges of the input.
 fn their_vote(input: &[u8]) -> (u8, usize) {
     match decode_range(input) {
         Ok(Some((frame, size))) => match frame {
@@ -60,7 +58,7 @@ fn their_vote(input: &[u8]) -> (u8, usize) {
 
 fn decoding(c: &mut Criterion) {
     let mut group = c.benchmark_group("decode");
-    // What handing over the input and the answer costs by itself; it is part of each figure below.
+    // Cost of passing input and result, which is part of each figure below.
     let ok = b"+OK\r\n".to_vec();
     group.bench_function("floor", |b| b.iter(|| (1u8, black_box(&ok[..]).len())));
     for (name, bytes) in replies() {
@@ -71,7 +69,7 @@ fn decoding(c: &mut Criterion) {
         group.bench_with_input(BenchmarkId::new("redis-protocol-range", name), &bytes[..], |b, bytes| {
             b.iter(|| their_vote(black_box(bytes)));
         });
-        // Its usual form, which copies. Only whole frames can be compared, so nothing is made of them.
+        // Its usual, copying form. Only whole frames can be compared, so their content is not used.
         group.bench_with_input(BenchmarkId::new("redis-protocol-owned", name), &bytes[..], |b, bytes| {
             b.iter(|| their_decode(black_box(bytes)));
         });
@@ -79,7 +77,7 @@ fn decoding(c: &mut Criterion) {
     group.finish();
 }
 
-/// 128 replies of one read: the size of each decides where the next one starts, so nothing overlaps for free.
+/// 128 replies of one read. The size of each decides where the next starts, so decoding cannot overlap.
 fn draining(c: &mut Criterion) {
     let stream = b"+OK\r\n:1\r\n".repeat(64);
     let mut group = c.benchmark_group("drain");
@@ -89,7 +87,7 @@ fn draining(c: &mut Criterion) {
     group.finish();
 }
 
-/// Granted votes of a stream of whole replies.
+/// Number of granted votes in a stream of whole replies.
 fn drain(mut rest: &[u8], vote: impl Fn(&[u8]) -> (u8, usize)) -> usize {
     let mut granted = 0;
     while !rest.is_empty() {

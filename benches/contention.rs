@@ -1,10 +1,9 @@
-//! What one lock costs that 16 clients want all the time, each with connections and a thread of its own:
-//! `cargo bench --bench contention`, or with another number of clients behind `--`.
+//! Cost of one lock that 16 clients want all the time, each with its own connections and thread: `cargo bench
+//! --bench contention`, or with another number of clients after `--`.
 //!
-//! Clients whose waiters are parked on the masters and clients that only try again take turns. The figures
-//! for each: locks in a second, the longest wait, CPU time of the clients and of the masters for each lock,
-//! and the commands that all masters together were sent for each lock. The last do not depend on the load of
-//! the machine.
+//! Clients that park and clients that only poll take turns. Figures for each: locks per second, the longest
+//! wait, CPU time of clients and of masters for each lock, and commands to all masters for each lock. The
+//! last figure does not depend on the machine's load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,11 +18,11 @@ use redlatch_support::Fleet;
 const MASTER_COUNT: usize = 5;
 const TTL: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The longest pause between attempts, as with the libraries of `benches/peers`.
+/// Longest pause between attempts, as for the libraries in `benches/peers`.
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the processes have used and the masters have been sent so far.
+/// Resources used and commands sent so far.
 struct Used {
     client_cpu: Duration,
     master_cpu: Duration,
@@ -42,7 +41,7 @@ fn main() {
     }
 }
 
-/// Lets the clients contend for so long, and prints what it cost.
+/// Lets the clients contend for this time, and prints the cost.
 fn contend(fleet: &mut Fleet, client_count: usize, is_parked: bool, time: Duration) {
     let urls = fleet.urls();
     let clients: Vec<Client> = (0..client_count).map(|_| connect(&urls, is_parked)).collect();
@@ -103,7 +102,7 @@ fn connect(urls: &[String], is_parked: bool) -> Client {
 }
 
 impl Used {
-    /// As Linux and the masters report it.
+    /// From `/proc` and the masters' `INFO`.
     fn so_far(fleet: &mut Fleet) -> Self {
         let mut commands = BTreeMap::new();
         let mut master_cpu = Duration::ZERO;
@@ -124,7 +123,7 @@ impl Used {
     }
 }
 
-/// User and system time of a process: the 12th and 13th fields after its name, in hundredths of a second.
+/// User and system time of a process, the 12th and 13th fields after its name, in hundredths of a second.
 fn cpu_of(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("Linux");
     let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! The engine without sockets: masters answer everything at once, so that what is measured is the engine.
+//! The engine without sockets: masters answer everything at once, so only the engine is measured.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
@@ -16,12 +16,12 @@ pub enum Kind {
     Fenced,
     Fair,
     Shared,
-    /// Others hold the locks: attempts are refused.
+    /// Others hold the locks, so attempts are refused.
     Contended,
 }
 
 impl Kind {
-    /// In the order of the table of scripts/instructions.
+    /// In the order of the table of `scripts/instructions`.
     pub const ALL: [(&'static str, Self); 5] = [
         ("plain", Self::Plain),
         ("fenced", Self::Fenced),
@@ -50,7 +50,7 @@ impl Kind {
     }
 }
 
-/// An engine and what stands for its masters.
+/// An engine and its simulated masters.
 pub struct EngineLoop {
     kind: Kind,
     engine: Engine,
@@ -58,7 +58,7 @@ pub struct EngineLoop {
     names: Vec<String>,
     locks: Vec<OpId>,
     masters: Vec<MasterId>,
-    /// As many replies as locks are in flight.
+    /// One reply for each lock in flight.
     answered: Vec<u8>,
     deleted: Vec<u8>,
 }
@@ -95,7 +95,7 @@ impl EngineLoop {
         self.pairs_seen(|_| ());
     }
 
-    /// Does that once more; returns the number of requests to all masters together.
+    /// Like [`Self::pairs`]; returns the number of requests to all masters.
     pub fn count_requests(&mut self) -> usize {
         let mut count = 0;
         self.pairs_seen(|mut bytes| {
@@ -130,7 +130,7 @@ impl EngineLoop {
         for lock in self.locks.drain(..) {
             self.engine.submit(self.now, Request::Release { lock, awaited: true }).expect("always taken");
         }
-        // Masters that had not answered when the attempt was refused are sent a release, too.
+        // The refusal is decided before all masters have answered; the others get a release, too.
         exchange(&mut self.engine, self.now, &self.masters, &self.deleted, &mut see);
         let mut released_count = 0;
         while let Some((_, outcome)) = self.engine.poll_outcome() {
@@ -146,7 +146,7 @@ impl EngineLoop {
     }
 }
 
-/// Each master that is sent something answers all of it.
+/// Each master answers all that it is sent.
 fn exchange(
     engine: &mut Engine,
     now: Instant,
@@ -178,7 +178,7 @@ fn exchange(
 
 const SUBSCRIBE: &[u8] = b"*2\r\n$10\r\nSSUBSCRIBE\r\n";
 
-/// The answer to `SSUBSCRIBE` and its channel, which come first in `bytes`.
+/// The answer to `SSUBSCRIBE`, and the size of the command, which comes first in `bytes`.
 fn confirmation(bytes: &[u8]) -> Vec<u8> {
     let Ok(Decoded::Complete { size, .. }) = resp::decode(bytes) else { unreachable!("whole requests") };
     [b">3\r\n$10\r\nssubscribe\r\n", &bytes[SUBSCRIBE.len()..size], b":1\r\n"].concat()
@@ -194,8 +194,8 @@ fn receive(engine: &mut Engine, now: Instant, master: MasterId, mut bytes: &[u8]
     }
 }
 
-/// Answers the handshake: the last command wants its nonce back, waiters' queues want RESP3, the
-/// time and no refusal; the others may fail.
+/// Answers the handshake: the last command wants its nonce back, and waiters' queues need RESP3, the time and
+/// no refusal. Other commands may fail.
 fn shake_hands(engine: &mut Engine, now: Instant, master: MasterId) {
     let commands = engine.send_ready(master).to_vec();
     engine.send_done(master, commands.len());

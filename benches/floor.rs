@@ -1,20 +1,15 @@
-//! redlatch against the raw loop, which writes the same bytes to the same masters and reads the replies, in
-//! turns.
+//! redlatch compared with the raw loop, which sends the same bytes to the same masters, in turns.
 //!
 //! ```text
 //! cargo bench --bench floor                        the ratios, on five masters of its own
 //! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/release.d/syscalls)
-//! floor tasks                                      the ratios of 1 to 1,024 tasks alone
-//! floor tls                                        the ratios of TLS to plaintext alone
-//! floor tls DEPTH PAIRS                            one run of `redlatch` over TLS, on masters of its own
-//! floor plain DEPTH PAIRS                          the same without TLS
-//!       WHAT: raw; redlatch, unawaited (`Redlock`, the release left to ride with the next acquire);
+//! floor tasks | floor tls                          only the ratios of tasks, or of TLS to plaintext
+//! floor tls|plain DEPTH PAIRS                      one run of `redlatch`, with or without TLS, on masters of its own
+//!       WHAT: raw; redlatch, unawaited (`Redlock`; unawaited: each release goes out with the next acquisition);
 //!             client (`Client` on this thread), client-threads, client-tasks (DEPTH of them);
 //!             kept: PAIRS locks are kept for DEPTH seconds
-//!       behind a client: +drop: no release is awaited; +spin: it looks for answers before it sleeps;
-//!             +workers: two threads of tokio run the tasks;
-//!             +runtime: the client is opened in the runtime of the tasks, which drives it (feature `tokio`);
-//!             +2clients, +4clients: so many clients, each with its own names, as so many event loops
+//!       after client…: +drop: no release is awaited; +spin: looks for answers before it sleeps; +workers: two
+//!             tokio threads; +runtime: driven by the tasks' runtime; +2clients, +4clients: clients with separate names
 //! ```
 
 mod client_loop;
@@ -30,9 +25,9 @@ use client_loop::{ClientLoop, Executor};
 use lock_loop::LockLoop;
 use raw_loop::RawLoop;
 
-/// More than are locked at the same time.
+/// More keys than locks in flight.
 const KEY_COUNT: usize = 8192;
-/// Somewhat longer than a round trip takes here.
+/// Somewhat longer than a round trip on loopback.
 const SPIN: Duration = Duration::from_micros(200);
 
 fn main() {
@@ -84,14 +79,14 @@ fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
             let executor = if has("workers") { Executor::TwoWorkers } else { Executor::OneThread };
             settled(client(), |client| client.task_pairs(pairs, depth, executor));
         }
-        // PAIRS locks for DEPTH seconds.
+        // Here, PAIRS is the number of locks and DEPTH the seconds.
         "kept" => client().keep(pairs, Duration::from_secs(depth.try_into().expect("small"))),
         other => panic!("{other} is none of what this program can do"),
     }
 }
 
-/// Runs pairs and waits for their last releases: the next program takes the same locks, and a server that
-/// cannot answer a closed connection may leave what came behind.
+/// Runs pairs, and waits for their last releases: the next program uses the same locks, and a server that
+/// cannot answer a closed connection may ignore its last commands.
 fn locked(mut locks: LockLoop, run: impl FnOnce(&mut LockLoop) -> Duration) {
     run(&mut locks);
     assert_eq!(
@@ -101,13 +96,13 @@ fn locked(mut locks: LockLoop, run: impl FnOnce(&mut LockLoop) -> Duration) {
     );
 }
 
-/// As [`locked`].
+/// Like [`locked`].
 fn settled(clients: ClientLoop, run: impl FnOnce(&ClientLoop) -> Duration) {
     run(&clients);
     clients.settle();
 }
 
-/// Both in turns, several rounds; the medians of the ratios are what counts on a shared machine.
+/// Runs both in turns, in several rounds. On a shared machine, the medians of the ratios count.
 fn compare(rounds: usize, deep_pairs: usize) {
     let mut fleet = Fleet::start(5);
     let addresses = fleet.addrs();
@@ -144,7 +139,7 @@ fn compare(rounds: usize, deep_pairs: usize) {
     over_tls::compare(rounds, deep_pairs);
 }
 
-/// The same locks over TLS and without it, on the same masters.
+/// The same locks with and without TLS, on the same masters.
 #[cfg(feature = "tls")]
 mod over_tls {
     use redlatch::{Pem, Tls};
@@ -163,7 +158,7 @@ mod over_tls {
     }
 
     fn connect(fleet: &mut Fleet, certificates: &Certificates, is_tls: bool) -> LockLoop {
-        // Names of their own: a slow minority may still have the other's locks to delete.
+        // Distinct names: a slow minority may still have to delete the other's locks.
         if !is_tls {
             return LockLoop::connect_with(&fleet.urls(), KEY_COUNT, |config| config.prefix("raw:"));
         }
@@ -180,7 +175,7 @@ mod over_tls {
         });
     }
 
-    /// Both in turns.
+    /// Runs both in turns.
     pub(crate) fn compare(rounds: usize, deep_pairs: usize) {
         let (mut fleet, certificates) = start();
         let [mut plain, mut tls] = [false, true].map(|is_tls| connect(&mut fleet, &certificates, is_tls));
@@ -225,7 +220,7 @@ fn compare_spinning(urls: &[String], rounds: usize, pairs: usize) {
     println!("N = 5,   1 thread that spins for {SPIN:?} ÷ one that sleeps: {ratio:.2} of the pairs/s");
 }
 
-/// `Client` with tasks on one thread and on two workers, and with threads, against the raw loop, in turns.
+/// `Client` with tasks on one thread and on two workers, and with threads, in turns with the raw loop.
 fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs: usize) {
     let tasks = |client: &ClientLoop, pairs, depth| client.task_pairs(pairs, depth, Executor::OneThread);
     let shared = |client: &ClientLoop, pairs, depth| client.task_pairs(pairs, depth, Executor::TwoWorkers);
@@ -254,8 +249,8 @@ fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs:
     }
 }
 
-/// Tasks of a client with a background thread, and of a client that their runtime drives, against the raw loop, in
-/// turns.
+/// Tasks of a client with a background thread, and of a client that their runtime drives, in turns with the
+/// raw loop.
 fn compare_tasks(rounds: usize, deep_pairs: usize) {
     let fleet = Fleet::start(5);
     let addresses = fleet.addrs();
@@ -299,8 +294,8 @@ fn compare_tasks(rounds: usize, deep_pairs: usize) {
     }
 }
 
-/// The slowest hundredth of the acquisitions of 1,024 tasks, and their first ones all together, against the
-/// raw loop's, in turns.
+/// The slowest hundredth of the acquisitions of 1,024 tasks, and all first acquisitions, in turns with the
+/// raw loop.
 fn compare_slowest(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs: usize) {
     const DEPTH: usize = 1024;
     let pairs = deep_pairs / DEPTH * DEPTH;
@@ -326,14 +321,14 @@ fn compare_slowest(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs
     );
 }
 
-/// The median acquire with one of five masters stopped against that with all five running, in turns.
+/// The median acquisition with one of five masters stopped, compared with all five running, in turns.
 fn compare_stopped(fleet: &mut Fleet, locks: &mut LockLoop, rounds: usize) {
     let (mut healthy, mut stopped, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         let mut times = locks.acquire_times(200);
         let all = median(&mut times);
         fleet.master(0).stop();
-        // The first acquire that misses it pays for the discovery; from then on it is skipped.
+        // The first acquisition that misses the master pays for the discovery; later ones skip it.
         let mut times = locks.acquire_times(200);
         let four = median(&mut times);
         fleet.master(0).cont();

@@ -8,14 +8,14 @@ use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{Config, ConfigBuilder, Options, Quarantine, Redlock};
 
 const TTL: Duration = Duration::from_secs(10);
-/// Far above what a noisy machine takes, so that no master is ever taken for silent by mistake.
+/// Far longer than a noisy machine delays an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A client and the names of the locks that it takes in turn.
+/// A client, and the names of the locks that it acquires in turn.
 pub(crate) struct LockLoop {
     pub(crate) redlock: Redlock,
     names: Vec<String>,
-    /// The next name; all have turns, so the masters' tables do not grow.
+    /// Index of the next name. The names repeat, so that the masters' tables do not grow.
     next_name: usize,
 }
 
@@ -24,7 +24,7 @@ impl LockLoop {
         Self::connect_with(urls, key_count, |config| config)
     }
 
-    /// The same with more settings.
+    /// Like [`Self::connect`], with more settings.
     pub(crate) fn connect_with(
         urls: &[String],
         key_count: usize,
@@ -34,12 +34,12 @@ impl LockLoop {
             Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT);
         let redlock = Redlock::open(more(config).build().expect("valid settings")).expect("an event loop");
 
-        // As long as the raw loop's names and never the same: a slow minority may still have ours to delete.
+        // Names of the raw loop's length, but distinct: a slow minority may still have to delete the others.
         let names = (0..key_count).map(|index| format!("locks:{index}")).collect();
         Self { redlock, names, next_name: 0 }
     }
 
-    /// One lock at a time; each release is awaited, or left to ride with the next acquire.
+    /// One lock at a time. Each release is awaited, or sent together with the next acquisition.
     pub(crate) fn blocking_pairs(&mut self, pair_count: usize, is_awaited: bool) -> Duration {
         let start = Instant::now();
         for _ in 0..pair_count {
@@ -53,7 +53,7 @@ impl LockLoop {
         start.elapsed()
     }
 
-    /// The time that each of so many acquisitions took, awaiting each release.
+    /// Durations of this many acquisitions; awaits each release.
     pub(crate) fn acquire_times(&mut self, count: usize) -> Vec<Duration> {
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
@@ -80,14 +80,14 @@ impl LockLoop {
         assert!(matches!(outcome, Outcome::Release(Ok(_))), "{outcome:?}");
     }
 
-    /// Extends a lock, and waits for it.
+    /// Extends a lock, and waits for the outcome.
     pub(crate) fn extend(&mut self, lock: OpId) {
         self.redlock.submit(Request::Extend { lock, ttl: TTL }).expect("room for one more");
         let outcome = self.outcome();
         assert!(matches!(outcome, Outcome::Extend(Ok(_))), "{outcome:?}");
     }
 
-    /// The outcome of the one request that has one to come.
+    /// The outcome of the only request.
     fn outcome(&mut self) -> Outcome {
         loop {
             match self.redlock.poll_outcome() {
@@ -103,7 +103,7 @@ impl LockLoop {
         self.pipelined_pairs_with(pair_count, depth, Options::new().ttl(TTL).wait(Duration::ZERO))
     }
 
-    /// As [`LockLoop::pipelined_pairs`], for locks of any kind.
+    /// Like [`LockLoop::pipelined_pairs`], for locks of any kind.
     pub(crate) fn pipelined_pairs_with(
         &mut self,
         pair_count: usize,

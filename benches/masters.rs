@@ -1,4 +1,4 @@
-//! Acquire and release pairs on real masters on loopback: N = 1, 3, 5, 7, one and 128 in flight.
+//! Acquire and release pairs on 1, 3, 5 and 7 real masters on loopback, one at a time and 128 in flight.
 
 mod lock_loop;
 
@@ -8,7 +8,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use lock_loop::LockLoop;
 
 const KEY_COUNT: usize = 1024;
-/// Pairs of one measurement with many in flight.
+/// Pairs in a measurement with many in flight.
 const BATCH: usize = 1024;
 
 fn pairs(criterion: &mut Criterion) {

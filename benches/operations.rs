@@ -21,18 +21,18 @@ const MASTER_COUNT: usize = 5;
 const KEY_COUNT: usize = 1024;
 const TTL: Duration = Duration::from_secs(10);
 const CONTENDER_COUNT: usize = 16;
-/// Pairs of one measurement with many in flight.
+/// Pairs in a measurement with many in flight.
 const BATCH: usize = 1024;
 
-/// Each mode with each waiting policy that it can have.
+/// Each mode with each possible waiting policy.
 fn kinds() -> [(&'static str, Options); 4] {
     let options = Options::new().ttl(TTL).wait(Duration::ZERO);
-    // Without a wait a fair lock would stand in no queue.
+    // Without a wait, a fair lock would not queue.
     let fair = options.wait(PATIENCE).fair();
     [("plain", options), ("fenced", options.fenced()), ("shared", options.shared()), ("plain, fair", fair)]
 }
 
-/// One operation of a lock that is acquired and released each time, by one caller.
+/// One operation of one caller, which acquires and releases the lock each time.
 fn alone(criterion: &mut Criterion) {
     let fleet = Fleet::start(MASTER_COUNT);
     let mut locks = LockLoop::connect(&fleet.urls(), 1);
@@ -85,7 +85,7 @@ fn by_kind(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// How long a look at a guard takes: alone, and on each of 16 threads at once.
+/// Duration of a look at a guard, on one thread and on 16 threads at once.
 fn validity(criterion: &mut Criterion) {
     let fleet = Fleet::start(MASTER_COUNT);
     let client = ClientLoop::connect(&fleet.urls(), KEY_COUNT).client();
@@ -124,8 +124,8 @@ fn through_client(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Pairs of acquire and release of one lock that 16 callers want all the time: callers of one client, and
-/// each with its own.
+/// Acquire and release pairs of one lock that 16 callers want all the time: callers of one client, and
+/// callers with a client each.
 fn contended(criterion: &mut Criterion) {
     let fleet = Fleet::start(MASTER_COUNT);
     let urls = fleet.urls();
@@ -141,7 +141,7 @@ fn contended(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Each contender takes the lock so often.
+/// Each contender acquires the lock this often.
 fn contend(clients: &[Client], count: u64) -> Duration {
     let start = Instant::now();
     thread::scope(|scope| {

@@ -1,16 +1,15 @@
-//! The floor that redlatch is compared with: the same bytes to the same masters by a loop that is no library.
+//! The floor for comparisons: a plain loop that sends the same bytes to the same masters.
 //!
-//! Owns its connections and bytes that were all written down beforehand. Keeps nothing about a lock, knows
-//! each reply in advance, and panics if another one comes: no lock is ever contended here, no master ever
-//! slow or away.
+//! Owns its connections, and prepares all bytes beforehand. It has no state for locks, and panics at any
+//! unexpected reply: locks are never contended here, and masters never slow or away.
 //!
 //! ```text
 //!   write SET × depth to each of N ──> read N × depth "+OK\r\n" ──> the same with releases and ":1\r\n"
 //! ```
 //!
-//! One write per master and phase, one read per readable event, nothing allocated or encoded in the loop. A
-//! phase ends with the last master's replies, or with a quorum's if a parameter says so; those that come
-//! later are read, and checked, all the same.
+//! One write for each master and phase, one read for each readable event, nothing allocated or encoded in the
+//! loop. A phase ends with the last master's replies, or optionally with a quorum's; later replies are still
+//! read and checked.
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
 
@@ -22,11 +21,11 @@ use std::time::{Duration, Instant};
 
 const SET_REPLY: &[u8] = b"+OK\r\n";
 const RELEASE_REPLY: &[u8] = b":1\r\n";
-/// Larger than the replies of a whole phase, so that one read empties the socket.
+/// Larger than a phase's replies, so that one read empties the socket.
 const READ_SIZE: usize = 64 << 10;
 const EVENTS_MAX: usize = 64;
 
-/// What deletes the key if it still holds the token.
+/// The command that deletes the key if it still holds the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
     /// `EVALSHA sha 1 key token`: any server.
@@ -40,18 +39,18 @@ pub(crate) struct RawLoop {
     poll: Poll,
     events: Events,
     masters: Vec<Master>,
-    /// How many masters' replies a phase waits for.
+    /// Number of masters whose replies a phase waits for.
     awaited_count: usize,
     release: Release,
-    /// Of the release script, as the first master named it.
+    /// SHA-1 of the release script, as the first master returned it.
     sha: String,
 }
 
 struct Master {
     stream: TcpStream,
-    /// Bytes of replies that are still to come, those of earlier phases too.
+    /// Bytes of missing replies, including those of earlier phases.
     owed_size: usize,
-    /// Where in the replies of one acquire and one release phase its next byte is.
+    /// Position of its next byte in the replies of one acquire and one release phase.
     place: usize,
 }
 
@@ -77,21 +76,20 @@ impl RawLoop {
         Self { poll, events, masters, awaited_count, release, sha }
     }
 
-    /// From now on a phase ends when a majority of the masters has answered.
+    /// Makes a phase end when a majority of the masters has answered.
     pub(crate) fn decide_at_quorum(mut self) -> Self {
         self.awaited_count = self.masters.len() / 2 + 1;
         self
     }
 
-    /// Acquires and releases `pairs` locks, `depth` at a time, on `keys` keys in turn, and says how long that
-    /// took.
+    /// Acquires and releases `pairs` locks, `depth` at a time, on `keys` keys in turn. Returns the duration.
     ///
     /// `pairs` and `keys` are multiples of `depth`. The bytes are prepared before the time starts.
     pub(crate) fn pairs(&mut self, keys: usize, depth: usize, pairs: usize) -> Duration {
         self.pairs_noting(keys, depth, pairs, |_| {})
     }
 
-    /// The same; `note` gets how long each acquire phase took.
+    /// Like [`Self::pairs`]; `note` gets the duration of each acquire phase.
     pub(crate) fn pairs_noting(
         &mut self,
         keys: usize,
@@ -119,8 +117,8 @@ impl RawLoop {
         elapsed
     }
 
-    /// Sends `request` to every master and waits until enough of them have answered with so many bytes, and
-    /// with all that they still owed.
+    /// Sends `request` to every master, and waits until enough masters have sent this many bytes and
+    /// everything owed.
     fn phase(&mut self, request: &[u8], reply_size: usize, replies: &[u8], buffer: &mut [u8]) {
         for master in &mut self.masters {
             let size = master.stream.write(request).expect("the master is there");
@@ -130,7 +128,7 @@ impl RawLoop {
         self.wait_for(self.awaited_count, replies, buffer);
     }
 
-    /// Reads until so many masters owe nothing. What they send is `replies`, over and over.
+    /// Reads until this many masters owe nothing. Their bytes must repeat `replies`.
     fn wait_for(&mut self, finished_count: usize, replies: &[u8], buffer: &mut [u8]) {
         let is_finished = |master: &&Master| master.owed_size == 0;
         let mut unfinished_count =
@@ -155,7 +153,7 @@ impl RawLoop {
 }
 
 impl Master {
-    /// Are these the next bytes of the replies, which start again after their end?
+    /// Checks the next bytes against the replies, which repeat.
     fn check(&mut self, mut bytes: &[u8], replies: &[u8]) {
         while !bytes.is_empty() {
             let expected = &replies[self.place..];
@@ -172,7 +170,7 @@ impl Master {
     }
 }
 
-/// The bytes of every batch of one phase.
+/// Bytes of all batches of one phase.
 struct Batches {
     requests: Vec<Vec<u8>>,
 }
@@ -208,9 +206,9 @@ fn resp(args: &[&str]) -> Vec<u8> {
     bytes.into_bytes()
 }
 
-/// Before the stream is non-blocking. Returns the script's SHA-1.
+/// Runs before the stream becomes non-blocking. Returns the script's SHA-1.
 fn load_script(stream: &mut std::net::TcpStream) -> String {
-    // The one by which `redlatch` releases short holds that nobody else wants.
+    // The script with which `redlatch` releases short, uncontended holds.
     let script = redlatch::internals::SCRIPTS.iter().find(|script| script.name == "release");
     let text = script.expect("a script of this name").text;
     stream.write_all(&resp(&["SCRIPT", "LOAD", text])).expect("the master is there");

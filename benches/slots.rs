@@ -1,8 +1,8 @@
-//! Slots beside K separate locks that are tried one after another: acquisitions per second, and requests to a
-//! master for each, with some of the slots taken.
+//! Slots compared with K separate locks that are tried one after another: acquisitions per second and
+//! requests to a master for each, with some of the slots taken.
 //!
-//! `cargo bench --bench slots` prints the table of `docs/dev/speed.md`. The two take turns on five masters on
-//! loopback, so that a busy machine slows both.
+//! `cargo bench --bench slots` prints the table of `docs/dev/speed.md`. Both ways take turns on five masters
+//! on loopback, so that a busy machine slows both.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use redlatch_support::Fleet;
 const MASTER_COUNT: usize = 5;
 const TTL: Duration = Duration::from_secs(120);
 const TURNS: usize = 5;
-/// Time of one turn.
+/// Duration of one turn.
 const TURN: Duration = Duration::from_millis(300);
 
-/// What the turns of one way came to.
+/// Sums of one way's turns.
 #[derive(Default)]
 struct Sum {
     calls: u64,
@@ -26,11 +26,11 @@ struct Sum {
     requests: Requests,
 }
 
-/// Requests that reached the first master, without those that scripts make of themselves.
+/// Requests that reached the first master, without the commands inside scripts.
 #[derive(Default, Clone, Copy)]
 struct Requests {
     all: u64,
-    /// Attempts for a lock: as many round trips.
+    /// Attempts for a lock, each one round trip.
     attempts: u64,
 }
 
@@ -39,7 +39,7 @@ impl Sum {
         self.calls as f64 / self.time.as_secs_f64()
     }
 
-    /// Round trips, and requests, of each call.
+    /// Round trips and requests for each call.
     fn each(&self) -> [f64; 2] {
         [self.requests.attempts, self.requests.all].map(|count| count as f64 / self.calls as f64)
     }
@@ -48,7 +48,7 @@ impl Sum {
 fn main() {
     let mut fleet = Fleet::start(MASTER_COUNT);
     let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).max_ttl(TTL);
-    // A refusal's error is not a part of either search.
+    // The error of a refusal should not cost more requests.
     let config = config.ask_holder(false).answer_timeout(Duration::from_secs(5));
     let [client, holder] = [(); 2].map(|()| config.clone().connect().expect("an event loop"));
     println!(
@@ -83,7 +83,7 @@ fn main() {
     }
 }
 
-/// Has the holder take so many of the slots, at random, and as many of the separate locks.
+/// The holder acquires this many random slots, and as many separate locks.
 fn take(holder: &Client, count: u32, taken: u32) -> Vec<Guard> {
     let slots = (0..taken).map(|_| holder.slots("slots", count).ttl(TTL).acquire().expect("one is free"));
     let slots: Vec<_> = slots.collect();
@@ -94,7 +94,7 @@ fn take(holder: &Client, count: u32, taken: u32) -> Vec<Guard> {
     slots.into_iter().map(|slot| slot.into_guard()).chain(locks).collect()
 }
 
-/// One of the locks, looked for from a place on.
+/// Tries the separate locks in turn, from a given place on.
 fn take_place(client: &Client, count: u32, start: u32) -> Result<Guard, AcquireError> {
     let mut result = client.lock(format!("locks:{start}")).ttl(TTL).try_acquire();
     for place in start + 1..start + count {
@@ -108,7 +108,7 @@ fn take_place(client: &Client, count: u32, start: u32) -> Result<Guard, AcquireE
     result
 }
 
-/// Acquires and releases, again and again.
+/// Acquires and releases repeatedly.
 fn turn(fleet: &mut Fleet, sum: &mut Sum, mut acquire: impl FnMut() -> Result<Guard, AcquireError>) {
     let before = requests(fleet);
     let begun = Instant::now();

@@ -1,8 +1,8 @@
-//! The engine alone, and a client over TLS, counted (`scripts/instructions`):
+//! Counts the engine alone, and a client over TLS (`scripts/instructions`):
 //!
 //! ```text
 //! engine_count                      a line for each kind of lock and depth: requests, allocations per pair
-//! engine_count KIND DEPTH ROUNDS    runs so many rounds, for callgrind
+//! engine_count KIND DEPTH ROUNDS    runs this many rounds, for callgrind
 //! ```
 
 #[path = "../engine_loop.rs"]
@@ -20,7 +20,7 @@ static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const TLS: &str = "tls";
 const MASTER_COUNT: usize = 5;
-/// Rounds before those that are counted, so that each buffer has its size; and these.
+/// Rounds before the counted ones, which bring buffers to their final size; and counted rounds.
 const WARM_UP_COUNT: usize = 100;
 const ROUND_COUNT: usize = 400;
 
@@ -53,7 +53,7 @@ fn print_counts() {
     }
 }
 
-/// Allocations of each pair of these rounds.
+/// Allocations for each pair.
 fn allocations(depth: usize, mut pairs: impl FnMut()) -> f64 {
     (0..WARM_UP_COUNT).for_each(|_| pairs());
     let region = Region::new(COUNTED);

@@ -1,5 +1,5 @@
-//! `master_cost HOST:PORT`: what locks, waiters, fences and connections cost one master, in memory and in
-//! processor time (`benches/scripts/master-cost`). The master has nothing else to do, and forgets its data.
+//! `master_cost HOST:PORT`: memory and processor time that locks, waiters, fences and connections cost a
+//! master (`benches/scripts/master-cost`). The master must have no other use, and loses its data.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,18 +12,18 @@ use redlatch::{AcquireError, Client, Guard, Options, Quarantine};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Locks, fences and waiters that stand for one.
+/// Number of locks, fences and waiters to measure, for an average.
 const COUNT: u32 = 4000;
 const CONNECTION_COUNT: u32 = 500;
 const PAIR_COUNT: u32 = 40_000;
-/// For longer than this a server does not keep the buffers of an idle connection: it looks at each within a second, and
-/// takes away what was not used for two.
+/// After this time a server has dropped an idle connection's buffers: it checks each connection every second,
+/// and drops buffers that were unused for two.
 const BUFFERS_KEPT: Duration = Duration::from_secs(6);
-/// How long waiters are watched.
+/// How long waiters are measured.
 const WATCH_TIME: Duration = Duration::from_secs(10);
 const TTL: Duration = Duration::from_secs(30);
 
-/// A connection of our own, which asks.
+/// A separate connection for questions.
 struct Master(BufReader<TcpStream>);
 
 impl Master {
@@ -43,7 +43,7 @@ impl Master {
         Ok(value.ok_or("no such field")?.trim_end().parse()?)
     }
 
-    /// Bytes, without the allocator's own.
+    /// Bytes, without the allocator's overhead.
     fn memory(&mut self) -> Outcome<f64> {
         self.field("memory", "used_memory")
     }
@@ -131,7 +131,8 @@ fn release(client: &Client, guards: Vec<Guard>) {
     }
 }
 
-/// Memory and processor time of waiters: all at one name, or each at its own. Another client holds these.
+/// Memory and processor time of waiters, all for one name, or each for its own. Another client holds the
+/// locks.
 fn wait(
     client: &Client,
     url: &str,

@@ -1,5 +1,5 @@
-//! Pairs over TLS: what engine, event loop and rustls take together, with one real server. More servers would
-//! answer in turns of the loop that differ from run to run.
+//! Pairs over TLS: engine, event loop and rustls together, with one real server. With several servers, the
+//! number of loop turns would vary from run to run.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use redlatch::{Config, Options, Pem, Quarantine, Redlock, Tls};
 use redlatch_support::Certificates;
 use redlatch_testing::{Fleet, Server};
 
-/// No answer takes so long, under callgrind either.
+/// Longer than any answer takes, even under callgrind.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct TlsLoop {
@@ -20,7 +20,7 @@ pub struct TlsLoop {
 }
 
 impl TlsLoop {
-    /// `depth` locks in flight at once.
+    /// Connects for `depth` locks in flight at once.
     pub fn new(depth: usize) -> Self {
         let certificates = Certificates::new();
         let path = |file: &str| certificates.path(file).display().to_string();

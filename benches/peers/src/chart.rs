@@ -1,4 +1,4 @@
-//! The charts: a panel of bars for each of a few scenarios, as SVG without a library.
+//! Charts as SVG: a panel of bars for each of a few scenarios.
 
 use std::fmt::Write;
 
@@ -14,10 +14,10 @@ const MARGIN: f64 = 16.0;
 
 /// One chart.
 pub struct Chart {
-    /// Scenario, words for the figure, figure.
+    /// Scenario, unit, figure.
     panels: &'static [(&'static str, &'static str, Figure)],
     columns: usize,
-    /// Peers to show; all if none is named.
+    /// Peers to show; empty for all.
     peers: &'static [Peer],
 }
 

@@ -1,11 +1,10 @@
-//! One peer in a process of its own: connects, then plays a round for each line that asks for one.
+//! A peer in a separate process: connects, then plays a round for each line on stdin.
 //!
 //! ```text
 //!   parent: child JSON ──► connected, warmed up: "ready" ──► "300" (ms) ──► a Round as JSON ──► "300" …
 //! ```
 //!
-//! It ends when its standard input does, whatever the peer is doing then: a parent that was killed leaves
-//! nothing behind.
+//! It ends with its standard input, whatever the peer is doing, so a killed parent leaves nothing behind.
 
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
@@ -37,7 +36,7 @@ impl Job {
     }
 }
 
-/// Plays rounds until there are no more lines.
+/// Plays rounds until stdin ends.
 pub fn serve(job: &Job) -> ! {
     let (asked, requests) = mpsc::channel();
     std::thread::spawn(move || {
@@ -63,7 +62,7 @@ pub fn serve(job: &Job) -> ! {
     std::process::exit(0)
 }
 
-/// Plays `pairs` pairs by each caller, to be counted from outside, and ends without the peer's own ceremony.
+/// Plays `pairs` pairs of each caller, for counting, and exits without the peer's cleanup.
 pub fn play_once(job: &Job, pairs: usize) -> ! {
     let round = job.peer.rig(&job.addresses, &job.work).round(Limit::Pairs(pairs));
     assert_eq!(round.errors, 0, "{:?}", round.first_error);
@@ -78,6 +77,6 @@ fn cpu_time() -> Duration {
 
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: the end of standard input ends this process.
+    // Nobody reads any more; the end of standard input ends this process.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

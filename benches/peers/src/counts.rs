@@ -1,4 +1,4 @@
-//! What a pair costs in counts, which other work on the machine does not change: allocations, system calls,
+//! Costs of a pair in counts, on which the machine's load has no effect: allocations, system calls,
 //! instructions.
 //!
 //! Each is the difference of two run lengths, so that starting and connecting do not count.
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::child::Job;
 use crate::rivals::Peer;
 
-/// Pairs by all callers together in the shorter and the longer run.
+/// Pairs of all callers in the shorter and the longer run.
 const PAIRS: (usize, usize) = (1_024, 3_072);
 /// The same for rough figures, and under valgrind, which is fifty times slower.
 const FEW_PAIRS: (usize, usize) = (256, 768);
-/// A run that takes longer has hung: `timeout` ends it.
+/// `timeout` ends a longer run, which must have hung.
 const RUN_LIMIT_S: &str = "60";
 
 /// Per pair.
@@ -28,7 +28,7 @@ pub struct Counts {
     pub instructions: Option<f64>,
 }
 
-/// Which counters there are on this machine.
+/// Counters available on this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Counters {
     pub system_calls: bool,
@@ -36,7 +36,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What works here. A quick run leaves out instructions, which take longer than all the rest.
+    /// Finds the counters that work here. A quick run leaves out instructions, which take longest.
     pub fn find(quick: bool) -> Self {
         let works = |words: &[&str]| {
             let mut command = Command::new(words[0]);
@@ -50,7 +50,7 @@ impl Counters {
     }
 }
 
-/// Counts for the job's peer. `dir` is for files of this function's own.
+/// Counts for the job's peer, with temporary files in `dir`.
 pub fn count(job: &Job, counters: Counters, quick: bool, dir: &Path) -> Counts {
     let callers = job.work.callers;
     let pairs = if quick { FEW_PAIRS } else { PAIRS };
@@ -85,13 +85,13 @@ fn sibling(name: &str) -> Command {
     command
 }
 
-/// By the program `allocations`, whose allocator counts.
+/// Counted by the program `allocations`.
 fn allocations(job: &Job, pairs: usize) -> Option<f64> {
     let output = sibling("allocations").args([job.to_json(), pairs.to_string()]).output().ok()?;
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
-/// All threads of the process, by the kernel's own counters.
+/// All threads of the process, counted by the kernel.
 fn system_calls(job: &Job, pairs: usize, dir: &Path) -> Option<f64> {
     let file = dir.join("perf");
     let program = std::env::current_exe().ok()?;
@@ -106,7 +106,7 @@ fn system_calls(job: &Job, pairs: usize, dir: &Path) -> Option<f64> {
     Some(counts.sum())
 }
 
-/// User instructions of all threads, by callgrind.
+/// User instructions of all threads, counted by callgrind.
 fn instructions(job: &Job, pairs: usize) -> Option<f64> {
     let program = std::env::current_exe().ok()?;
     let mut command = Command::new("timeout");

@@ -1,15 +1,14 @@
-//! What the lock family has beside the plain lock, by redlatch and by others that have it: who waits gets the
-//! lock, in which order, and locks that are kept.
+//! The lock family beyond plain locks, by redlatch and comparable libraries: waiters' speed and order, and
+//! kept locks.
 //!
 //! ```text
 //!   family (bin) ──► PEER contend COUNT SECONDS HOLD_MS PAUSE_MS ADDRESS…  ──► "ready", a line each lock
 //!                └─► PEER keep    COUNT SECONDS TTL_MS  0        ADDRESS…  ──► "held", "kept LOST"
 //! ```
 //!
-//! Each peer plays in one process of its own: this program for Rust libraries, `others/` for those of other
-//! languages. A contender has a client and connections of its own, and pauses between its locks. Settings are
-//! the libraries' own, for the pauses of those who wait are what is looked at; only that nobody gives up is
-//! set.
+//! Each peer runs in a separate process: this program for Rust libraries, `others/` for other languages.
+//! Contenders have separate clients and connections, and pause between locks. Libraries keep their default
+//! settings, because their pauses are the subject; only giving up is switched off.
 
 mod contend;
 mod keep;
@@ -29,7 +28,7 @@ pub use peers::FamilyPeer;
 pub use players::play;
 pub use tables::{Contention, Results};
 
-/// All are connected, and begin.
+/// All contenders are connected, and begin.
 const READY: &str = "ready";
 
 /// How long contenders go on, keep a lock, and pause before the next.
@@ -40,7 +39,7 @@ pub struct Pace {
     pub pause: Duration,
 }
 
-/// A peer's process, which is ended when this is dropped.
+/// A peer's process, which ends when this value is dropped.
 struct Player {
     child: Child,
     lines: Receiver<String>,
@@ -77,7 +76,7 @@ impl Player {
 
 impl Drop for Player {
     fn drop(&mut self) {
-        // It may have ended by itself; it is waited for all the same.
+        // It may already have ended; it is reaped in any case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -92,7 +91,7 @@ fn cpu_of(pid: u32) -> Duration {
     let stat = of_process(pid, "stat");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    // Fields 14 and 15 of all, in hundredths of a second.
+    // Fields 14 and 15 of the whole line, in hundredths of a second.
     Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }
 
@@ -102,7 +101,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// How often masters have carried out this command, by their `INFO commandstats`.
+/// How often masters ran this command, from `INFO commandstats`.
 fn calls(stats: &str, name: &str) -> u64 {
     let lines = stats.lines().filter_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
     lines.filter_map(|line| line.split(',').next()?.parse::<u64>().ok()).sum()

@@ -1,4 +1,4 @@
-//! What was measured, and what is computed from it: medians, and ratios of turns that followed each other.
+//! Measured figures, and figures computed from them: medians, and ratios of consecutive turns.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub struct Machine {
     pub core_count: usize,
     pub kernel: String,
     pub server: String,
-    /// The machine's load average over a minute before the run: that of others.
+    /// The load average over a minute before the run, from other programs.
     pub load_before: String,
 }
 
@@ -48,13 +48,13 @@ pub struct PeerFigures {
     pub fate: Fate,
 }
 
-/// How it went for a peer.
+/// A peer's result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
     Done,
     NotApplicable(String),
-    /// It did not end its round, and was ended after so many seconds.
+    /// It did not end its round, and was stopped after this many seconds.
     StoppedAfter(f64),
     Failed(String),
 }
@@ -64,7 +64,7 @@ impl ScenarioFigures {
         self.peers.iter().find(|figures| figures.peer == peer)
     }
 
-    /// The median over the rounds of this peer's figure divided by the other's.
+    /// Median over the rounds of this peer's figure divided by the other's.
     pub fn ratio(&self, peer: &PeerFigures, other: Peer, figure: fn(&Round) -> f64) -> Option<f64> {
         median(self.ratios(peer, other, figure))
     }
@@ -81,8 +81,8 @@ impl ScenarioFigures {
         counted.map(move |(own, other)| figure(own) / figure(other))
     }
 
-    /// Pairs per second of the raw loop divided by those of the same loop in another process: what the machine
-    /// adds to each ratio. `None` without a raw loop.
+    /// The raw loop's pairs per second divided by those of the same loop in another process: the machine's
+    /// scatter. `None` without a raw loop.
     pub fn scatter(&self) -> Option<Scatter> {
         let raw = self.of(Peer::RawAgain)?;
         let mut ratios: Vec<f64> = self.ratios(raw, Peer::Raw, Round::pairs_per_second).collect();
@@ -103,7 +103,7 @@ pub struct Scatter {
 impl Scatter {
     const OFF_MAX: f64 = 0.05;
 
-    /// Whether the medians of a table may be written down.
+    /// Whether the medians of a table may be published.
     pub fn is_small(self) -> bool {
         (self.median - 1.0).abs() <= Self::OFF_MAX
     }

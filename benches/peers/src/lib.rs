@@ -1,4 +1,4 @@
-//! The same lock work by redlatch and by other libraries, over the same masters and the same keys, in turns.
+//! redlatch and other libraries do the same lock work on the same masters and keys, in turns.
 //!
 //! ```text
 //!   peers (main) ──► run ──► Fleet, proxies          the servers, started and ended here
@@ -11,10 +11,8 @@
 //!                   figures ──► report, chart        medians, ratios in a round; text, JSON, Markdown, SVG
 //! ```
 //!
-//! Each peer has a process of its own, so that one which hangs can be ended and no allocator, runtime or
-//! thread of one is in the way of another. While one peer has its turn the others wait for a line.
-//!
-//! Times on a busy machine mean little; what counts are ratios of turns that followed each other, and counts.
+//! Each peer has a separate process, so that a hung peer can be ended, and no peer's allocator, runtime or
+//! threads affect another. Only ratios of consecutive turns, and counts, mean anything on a busy machine.
 
 #![warn(unreachable_pub)]
 

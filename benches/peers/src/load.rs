@@ -1,6 +1,6 @@
-//! Callers that acquire and release until their time or their count is up, and what they saw.
+//! Callers that acquire and release until their time or count is up, and their measurements.
 //!
-//! Knows no library: those are behind [`AsyncLocks`], [`BlockingLocks`] and [`Rig`].
+//! Independent of the libraries, which are behind [`AsyncLocks`], [`BlockingLocks`] and [`Rig`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,34 +8,33 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Keys that all callers share in turn: so many that callers do not meet, so few that the masters' tables do
-/// not grow.
+/// Keys that all callers share in turn: enough that callers do not meet, and few enough that the masters'
+/// tables do not grow.
 pub const KEY_COUNT: usize = 1024;
 pub const TTL: Duration = Duration::from_secs(10);
-/// For how long a caller goes on asking for a lock that others hold.
+/// How long a caller waits for a contended lock.
 pub const WAIT: Duration = Duration::from_secs(20);
-/// The longest pause of a rival between two tries for a lock that is taken; it draws one between zero and
-/// this. With 50 ms the caller that has just released takes the lock again most of the time: more locks per
-/// second, but some callers get a hundredth of what others get. With 2 ms the rivals are busy with being
-/// refused.
+/// Longest pause of a rival between two tries for a contended lock; the pause is random from zero up. With 50
+/// ms, the last holder usually gets the lock again: more locks per second, but some callers get a hundredth
+/// of others' share. With 2 ms, refusals keep the rivals busy.
 pub const RETRY_DELAY_MAX: Duration = Duration::from_millis(10);
 
 const TIMES_CAPACITY: usize = 4096;
 
-/// What the callers of one rig do.
+/// Work of a rig's callers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Work {
     pub callers: usize,
-    /// Whether all want the same lock, and not each another one.
+    /// Whether all callers want the same lock.
     pub one_key: bool,
 }
 
-/// When a round is over.
+/// End of a round.
 #[derive(Debug, Clone, Copy)]
 pub enum Limit {
-    /// Each caller ends the pair that it is in when the time is up.
+    /// Each caller finishes its pair when the time is up.
     Time(Duration),
-    /// So many pairs by each caller.
+    /// This many pairs of each caller.
     Pairs(usize),
 }
 
@@ -44,17 +43,17 @@ pub enum Limit {
 pub struct Round {
     pub pairs: usize,
     pub seconds: f64,
-    /// Times from asking for a lock to having it.
+    /// Times from request to grant.
     pub acquire_p50_us: f64,
     pub acquire_p99_us: f64,
     pub acquire_max_us: f64,
-    /// Processor time of the peer's process, without that of the masters.
+    /// Processor time of the peer's process, without the masters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_us: Option<f64>,
-    /// Pairs of the caller with the fewest, and of the one with the most.
+    /// Pairs of the callers with the fewest and the most.
     pub fewest: usize,
     pub most: usize,
-    /// Acquisitions and releases that failed, and what the first said.
+    /// Failed acquisitions and releases, and the first error.
     pub errors: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
@@ -66,33 +65,33 @@ impl Round {
         self.pairs as f64 / self.seconds
     }
 
-    /// Not a number where nobody measured it.
+    /// NaN without a measurement.
     #[expect(clippy::cast_precision_loss, reason = "a count of pairs is far below 2^52")]
     pub fn cpu_us_per_pair(&self) -> f64 {
         self.cpu_us.map_or(f64::NAN, |cpu_us| cpu_us / self.pairs as f64)
     }
 }
 
-/// A peer that is connected and has its callers, ready for a round.
+/// A connected peer with its callers, ready for a round.
 pub trait Rig {
     fn round(&mut self, limit: Limit) -> Round;
 
-    /// Lets what is under way come to its end, between rounds.
+    /// Finishes work under way, between rounds.
     fn settle(&mut self) {}
 }
 
-/// Locks by futures: all callers share one client.
+/// Locks with futures; all callers share one client.
 pub trait AsyncLocks: Clone + Send + Sync + 'static {
-    /// Acquires, reports how long that took, and releases. An error says what failed.
+    /// Acquires and releases. Returns the acquisition's duration. An error says what failed.
     fn pair(&self, key: &str) -> impl Future<Output = Result<Duration, String>> + Send;
 }
 
-/// Locks by blocking calls: each caller has a thread.
+/// Locks with blocking calls; each caller has a thread.
 pub trait BlockingLocks: Send {
     fn pair(&mut self, key: &str) -> Result<Duration, String>;
 }
 
-/// What one caller saw.
+/// Measurements of one caller.
 pub struct Tally {
     times: Vec<Duration>,
     errors: usize,
@@ -100,7 +99,7 @@ pub struct Tally {
 }
 
 impl Default for Tally {
-    /// With room for the runs in which allocations are counted: ours must not be among them.
+    /// Preallocated, so that counted runs do not see its allocations.
     fn default() -> Self {
         Self { times: Vec::with_capacity(TIMES_CAPACITY), errors: 0, first_error: None }
     }
@@ -117,7 +116,7 @@ impl Tally {
         }
     }
 
-    /// Adds up what the callers saw. Only pairs without an error count.
+    /// Sums the callers' measurements. Only pairs without errors count.
     pub fn sum(tallies: Vec<Self>, elapsed: Duration) -> Round {
         let shares = || tallies.iter().map(|tally| tally.times.len());
         let (fewest, most) = (shares().min().unwrap_or(0), shares().max().unwrap_or(0));
@@ -144,14 +143,13 @@ impl Tally {
     }
 }
 
-/// The names of all locks, written once.
+/// Names of all locks.
 pub fn names() -> Arc<[String]> {
-    // As the raw loop has them.
+    // The raw loop's names.
     (0..KEY_COUNT).map(|index| format!("bench:{index}")).collect()
 }
 
-/// The keys of one caller, in turn: always another than those of the other callers, or always the same for
-/// all.
+/// Keys of one caller in turn: distinct from other callers', or the same for all.
 pub struct Keys {
     names: Arc<[String]>,
     next: usize,
@@ -171,7 +169,7 @@ impl Keys {
     }
 }
 
-/// Whether a caller goes on after so many pairs.
+/// Whether a caller goes on after this many pairs.
 fn goes_on(limit: Limit, start: Instant, pairs: usize) -> bool {
     match limit {
         Limit::Time(time) => start.elapsed() < time,
@@ -218,12 +216,12 @@ impl<L: AsyncLocks> Rig for AsyncRig<L> {
     }
 }
 
-/// A thread, and a client of its own, for each caller. A lone caller is the thread that asks for the round.
+/// A thread and a client for each caller. A lone caller uses the thread that requests the round.
 pub struct BlockingRig<B> {
     pub clients: Vec<B>,
     pub work: Work,
     pub names: Arc<[String]>,
-    /// What a client does between rounds.
+    /// Work of a client between rounds.
     pub settle: fn(&mut B),
 }
 

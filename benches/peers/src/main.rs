@@ -1,5 +1,4 @@
-//! Compares redlatch with its peers; `benches/scripts/bench` calls it. See the library beside it for what flows
-//! where.
+//! Compares redlatch with its peers, for `benches/scripts/bench`. The library beside it shows the flow.
 //!
 //! ```text
 //! peers [--quick] [--only ID]… [--write ROOT] [--json FILE]
@@ -60,7 +59,7 @@ fn options(words: &[&str]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// On a terminal one line that is written over; otherwise nothing, as the tables say as much.
+/// On a terminal, one line that is rewritten; otherwise nothing.
 fn progress(text: &str) {
     let mut err = std::io::stderr().lock();
     if err.is_terminal() {

@@ -1,4 +1,4 @@
-//! A whole run, and how it is shown: tables as text and in pages, JSON, charts.
+//! A whole run and its forms: tables in text and pages, JSON, charts.
 
 mod blocks;
 mod machine;
@@ -26,23 +26,23 @@ const FULL: Pace =
     Pace { round: Duration::from_millis(400), round_count: 5, patience: Duration::from_secs(10) };
 const QUICK: Pace =
     Pace { round: Duration::from_millis(80), round_count: 2, patience: Duration::from_secs(2) };
-/// Scenarios that the quick run leaves out, by how their ids begin.
+/// Prefixes of scenarios that a quick run leaves out.
 const FULL_ONLY: [&str; 2] = ["masters-", "rtt-10"];
-/// With how many callers pairs are counted; a quick run counts with the first only.
+/// Numbers of callers whose pairs are counted; a quick run counts only with the first.
 const COUNTED_CALLERS: [usize; 2] = [1, 128];
 const COUNTED_MASTERS: usize = 5;
-/// The load average over a minute above which nothing is measured for pages, and how long to wait for less.
+/// Largest one-minute load average for measurements that go into pages, and how long to wait for it.
 const LOAD_MAX: f64 = 0.3;
 const QUIET_PATIENCE: Duration = Duration::from_secs(300);
-/// The figures of the last whole run, below the root of the repository.
+/// Results of the last whole run, below the repository's root.
 const RESULTS: &str = "benches/peers/results/peers.json";
 
 #[derive(Debug, Default)]
 pub struct Options {
     pub quick: bool,
-    /// Ids of scenarios, or `counts`; all if there are none.
+    /// Ids of scenarios, or `counts`; empty for all.
     pub only: Vec<String>,
-    /// The root of the repository whose results, charts and tables in pages are to be written.
+    /// Root of the repository whose results, charts and tables should be written.
     pub write: Option<PathBuf>,
     pub json: Option<PathBuf>,
 }
@@ -58,7 +58,7 @@ impl Options {
 }
 
 /// # Errors
-/// What is wrong with the options, in words.
+/// The fault of the options.
 pub fn check(options: &Options) -> Result<(), String> {
     for id in options.only.iter().filter(|id| *id != "counts") {
         Scenario::find(id).map_err(|unknown| format!("{unknown}, counts"))?;
@@ -69,16 +69,16 @@ pub fn check(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// What is measured on, in a line.
+/// Description of the machine, in one line.
 #[must_use]
 pub fn machine_line() -> String {
     tables::machine_line(&machine::describe())
 }
 
-/// Measures, prints, writes.
+/// Measures, prints, and writes.
 ///
 /// # Errors
-/// What cannot be written.
+/// The file that cannot be written.
 pub fn run(options: &Options, progress: fn(&str)) -> Result<(), String> {
     if options.write.is_some() {
         wait_for_quiet(progress)?;
@@ -127,7 +127,7 @@ pub fn run(options: &Options, progress: fn(&str)) -> Result<(), String> {
     }
 }
 
-/// Waits until the machine's load is low, so that the build before does not count.
+/// Waits until the machine's load is low, so that an earlier build has no effect.
 ///
 /// # Errors
 /// The load, if it stays above 0.3 for five minutes.
@@ -147,7 +147,7 @@ pub fn wait_for_quiet(progress: fn(&str)) -> Result<(), String> {
     }
 }
 
-/// Refuses figures of a machine on which a loop differs from itself.
+/// Refuses figures if a loop differs too much from itself.
 fn refuse_scatter(figures: &Figures) -> Result<(), String> {
     let wide = |played: &ScenarioFigures| {
         let scatter = played.scatter().filter(|scatter| !scatter.is_small())?;
@@ -160,10 +160,10 @@ fn refuse_scatter(figures: &Figures) -> Result<(), String> {
     Err(format!("wrote nothing: the raw loop differs from itself by more than 5 %: {}", wide.join("; ")))
 }
 
-/// Writes the charts and the tables of the pages again, from the results of the last run.
+/// Writes charts and tables of the pages again, from the last run's results.
 ///
 /// # Errors
-/// What cannot be read or written.
+/// The file that cannot be read or written.
 pub fn render(root: &Path) -> Result<(), String> {
     let file = root.join(RESULTS);
     let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;

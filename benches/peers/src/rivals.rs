@@ -1,4 +1,4 @@
-//! Participants, with which settings, and how each becomes a [`Rig`].
+//! The participants, their settings, and how each becomes a [`Rig`].
 
 mod fred;
 mod lock_crates;
@@ -14,21 +14,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::{AsyncLocks, AsyncRig, BlockingLocks, BlockingRig, RETRY_DELAY_MAX, Rig, TTL, Work, names};
 
-/// What the rivals that are joined by hand release with: the script of Redis's page on distributed locks.
+/// Release script of the hand-made rivals, from Redis's page on distributed locks.
 const RELEASE_SCRIPT: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
-/// The TTL less 1 % and 2 ms, as the same page has it.
+/// The TTL less 1 % and 2 ms, as on that page.
 const VALIDITY: Duration = Duration::from_millis(9_898);
-/// More callers than this are no threads of one client.
+/// With more callers, the threads of one client are not measured.
 const SHARED_THREADS_MAX: usize = 128;
-/// More callers than this are no threads: each has connections of its own to all masters.
+/// With more callers, threads with separate connections to all masters are not measured.
 const THREADS_MAX: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
     Raw,
-    /// A second process of the same loop: how far the machine scatters.
+    /// A second process of the same loop, which shows the machine's scatter.
     RawAgain,
     RawQuorum,
     Redlatch,
@@ -58,12 +58,12 @@ impl Peer {
         Self::RawQuorum,
     ];
 
-    /// Peers in the pages; the others are in the data only.
+    /// Peers on the pages; the data has all of them.
     pub fn shown() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|peer| !matches!(peer, Self::RedisRsThreads | Self::RawAgain))
     }
 
-    /// As the tables call it.
+    /// Name in the tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw loop, waits for all",
@@ -89,7 +89,7 @@ impl Peer {
         matches!(self, Self::Raw | Self::RawAgain | Self::RawQuorum)
     }
 
-    /// The package whose version is shown with the figures.
+    /// Package whose version is shown with the figures.
     pub const fn package(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Raw | Self::RawAgain | Self::RawQuorum => None,
@@ -129,7 +129,7 @@ impl Peer {
         }
     }
 
-    /// Why this peer has no part in such work.
+    /// Why this peer takes no part in this work.
     pub fn declines(self, work: &Work, one_stopped: bool) -> Option<&'static str> {
         match self {
             Self::Redlatch | Self::Redlock if work.callers > THREADS_MAX => {
@@ -143,7 +143,7 @@ impl Peer {
         }
     }
 
-    /// Connects. The masters all run and answer.
+    /// Connects, while all masters answer.
     pub fn rig(self, addresses: &[SocketAddr], work: &Work) -> Box<dyn Rig> {
         let urls: Vec<String> = addresses.iter().map(|address| format!("redis://{address}")).collect();
         let urls = urls.as_slice();
@@ -186,7 +186,7 @@ fn on_tokio<L: AsyncLocks>(work: &Work, threads: bool, connect: impl AsyncFnOnce
     Box::new(AsyncRig { runtime, locks, work: work.clone(), names: names() })
 }
 
-/// A value as all libraries here have it: 20 random bytes.
+/// A value like each library's: 20 random bytes.
 fn new_token() -> [u8; 20] {
     let mut token = [0; 20];
     rand::rng().fill_bytes(&mut token);
@@ -197,7 +197,7 @@ const fn quorum(master_count: usize) -> usize {
     master_count / 2 + 1
 }
 
-/// `REDLATCH_PEERS_RETRY_MS` is how [`RETRY_DELAY_MAX`] was found.
+/// `REDLATCH_PEERS_RETRY_MS` served to find [`RETRY_DELAY_MAX`].
 fn retry_delay() -> Duration {
     let wanted = std::env::var("REDLATCH_PEERS_RETRY_MS").ok().and_then(|text| text.parse().ok());
     wanted.map_or(RETRY_DELAY_MAX, Duration::from_millis)
@@ -205,7 +205,7 @@ fn retry_delay() -> Duration {
 
 const _: () = assert!(VALIDITY.as_millis() == TTL.as_millis() - TTL.as_millis() / 100 - 2);
 
-/// The version of a package in this crate's lock file; of several, the one that begins with `prefix`.
+/// Version of a package in this crate's lock file; of several, the one that begins with `prefix`.
 pub fn locked_version(package: &str, prefix: &str) -> Option<&'static str> {
     let lock = include_str!("../Cargo.lock");
     let name = format!("name = \"{package}\"");

@@ -1,4 +1,5 @@
-//! Plays all scenarios: starts the masters and the peers' processes, gives each its turns, ends what hangs.
+//! Plays all scenarios: starts masters and peers' processes, gives each peer its turns, and ends hung
+//! processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -14,12 +15,12 @@ use crate::load::Round;
 use crate::rivals::Peer;
 use crate::scenario::{Network, Scenario};
 
-/// How long a peer may take to connect and warm up, on a loaded machine.
+/// How long a peer may take to connect and warm up on a loaded machine.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
-/// Until what was written when a master was stopped has been read, or not.
+/// Pause after a master is stopped, for bytes under way.
 const STOP_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long everything takes.
+/// Durations.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     pub round: Duration,
@@ -74,7 +75,7 @@ fn delayed(addresses: &[SocketAddr], round_trips: &[Duration]) -> Vec<Proxy> {
 /// A peer in this scenario.
 struct Player {
     figures: PeerFigures,
-    /// None if it takes no part, or no longer.
+    /// `None` if it takes no part, or no longer.
     process: Option<Process>,
 }
 
@@ -111,7 +112,7 @@ impl Player {
     }
 }
 
-/// A child of this process. It is ended when this is dropped, by its own id.
+/// A child process, which ends when this value is dropped.
 struct Process {
     child: Child,
     input: ChildStdin,
@@ -159,7 +160,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself; that is no error, and it is waited for all the same.
+        // It may already have ended, which is no error.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

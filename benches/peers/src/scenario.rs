@@ -1,4 +1,4 @@
-//! Which work is measured, over which masters.
+//! The measured kinds of work, and the masters for each.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::load::Work;
 use crate::rivals::Peer;
 
-/// One kind of work, for all peers; in the data by its id.
+/// A kind of work for all peers. Its id names it in the data.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub id: &'static str,
@@ -16,9 +16,9 @@ pub struct Scenario {
     pub master_count: usize,
     pub work: Work,
     pub network: Network,
-    /// The form of redlatch that the others are compared with.
+    /// The form of redlatch to compare the others with.
     pub ours: Peer,
-    /// The raw loop that does the same, if there is one.
+    /// The raw loop for the same work, if there is one.
     pub floor: Option<Peer>,
 }
 
@@ -26,9 +26,9 @@ pub struct Scenario {
 pub enum Network {
     /// Loopback.
     Direct,
-    /// Loopback through a proxy that delays; the round trip of each master.
+    /// Loopback through a proxy that delays, with each master's round trip.
     Delayed(&'static [Duration]),
-    /// Loopback; the first master is stopped (SIGSTOP) once all peers are connected.
+    /// Loopback. The first master is stopped (SIGSTOP) once all peers are connected.
     OneStopped,
 }
 
@@ -106,13 +106,12 @@ impl Scenario {
         Some(round_trips[round_trips.len() / 2])
     }
 
-    /// How many times longer than others a round is: where callers wait for each other, as long as some of
-    /// them wait.
+    /// Factor for the length of a round: longer where callers wait for each other.
     pub fn stretch(&self) -> u32 {
         if self.work.one_key { 3 } else { 1 }
     }
 
-    /// How long the slowest reply may still be under way when a peer has ended its turn.
+    /// How long the slowest reply may be under way after a peer's turn.
     pub fn straggling(&self) -> Duration {
         let Network::Delayed(round_trips) = self.network else { return ms(20) };
         ms(20) + 2 * round_trips.iter().max().copied().unwrap_or_default()

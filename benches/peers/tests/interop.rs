@@ -1,17 +1,15 @@
-//! Locks of redlatch and of other libraries on the same masters exclude each other, and each frees only its
-//! own.
+//! Locks of redlatch and of other libraries exclude each other on the same masters, and each library frees
+//! only its own.
 //!
-//! rslock and redlock take part themselves. redis-py's `Lock` and redsync are played here, command for
-//! command:
+//! rslock and redlock take part themselves. redis-py's `Lock` and redsync are imitated command by command:
 //!
 //! | | acquire | value | release |
 //! | --- | --- | --- | --- |
 //! | redis-py (`redis/lock.py`, `commands/core.py`) | `SET name value PX ms NX` | `uuid1().hex`: 32 hexadecimal digits | `EVALSHA sha 1 name value` |
 //! | redsync v4 (`mutex.go`, `redis/redigo/redigo.go`) | `SET name value NX PX ms` | 16 random bytes in Base64: 24 characters | `EVALSHA sha 1 name value` |
 //!
-//! Both say `EVAL` or `SCRIPT LOAD` after `NOSCRIPT`. The scripts are not theirs to the letter: what matters
-//! to others is that they compare and delete. redis-py knows one server; here its lock is taken on each, as
-//! redlock-py and others do.
+//! Both answer `NOSCRIPT` with `EVAL` or `SCRIPT LOAD`. Their scripts differ in wording, but also compare and
+//! delete. redis-py knows one server; here its lock is acquired on each, as redlock-py and others do.
 
 use std::time::Duration;
 
@@ -25,10 +23,10 @@ const MASTER_COUNT: usize = 5;
 const QUORUM: usize = 3;
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end return redis.call('DEL', KEYS[1])";
-/// Long enough for a loaded machine; nothing here waits for it.
+/// Long enough for a loaded machine; no test waits for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Another library, or what it sends.
+/// Another library, or its commands.
 trait Theirs {
     type Held;
 
@@ -38,7 +36,7 @@ trait Theirs {
     fn release(&mut self, fleet: &mut Fleet, name: &str, held: Self::Held);
 }
 
-/// The whole story of one other library.
+/// All steps with one other library.
 fn exclude_each_other<T: Theirs>(name: &str, connect: impl FnOnce(&[String]) -> T) {
     let mut fleet = Fleet::start(MASTER_COUNT);
     let mut theirs = connect(&fleet.urls());
@@ -82,7 +80,7 @@ fn assert_contended(ours: &Client, name: &str) {
     }
 }
 
-/// On how many masters the key is.
+/// Number of masters with the key.
 fn holders(fleet: &mut Fleet, name: &str) -> usize {
     fleet
         .masters()
@@ -124,7 +122,7 @@ fn rslock_and_redlatch_exclude_each_other() {
 struct Redlock(redlock::RedLock);
 
 impl Theirs for Redlock {
-    /// Its value; the lock that it gives out borrows the manager.
+    /// The value only, because the library's lock borrows the manager.
     type Held = Vec<u8>;
 
     fn try_acquire(&mut self, _: &mut Fleet, name: &str) -> Option<Vec<u8>> {
@@ -147,11 +145,11 @@ fn the_crate_redlock_and_redlatch_exclude_each_other() {
     });
 }
 
-/// A library of another language, as the masters see it.
+/// A library of another language, as masters see it.
 struct Wire {
     /// A new value, from random bytes.
     value: fn([u8; 16]) -> String,
-    /// What stands behind `SET name value`.
+    /// Words after `SET name value`.
     options: [&'static str; 3],
 }
 

@@ -1,4 +1,4 @@
-//! The pages quote the figures of the last run, and nobody has changed them by hand.
+//! The pages quote the last run's figures, and nobody has edited them.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use redlatch_peers::family::Results;
 use redlatch_peers::report;
 
-/// What `benches/scripts/bench --render` reads and writes.
+/// Files that `benches/scripts/bench --render` reads and writes.
 const FILES: [&str; 7] = [
     "README.md",
     "docs/compare.svg",

@@ -1,5 +1,5 @@
-//! Prints how many allocations a peer makes in so many pairs by each caller. A program of its own, for a
-//! counting allocator would slow down those that allocate.
+//! Prints a peer's allocations for a given number of pairs by each caller. A separate program, because a
+//! counting allocator would slow other peers down.
 
 use std::alloc::System;
 
@@ -10,7 +10,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Pairs by each caller that bring buffers and tables to the size at which they stay.
+/// Pairs of each caller that bring buffers and tables to their final size.
 const WARM_UP_PAIRS: usize = 64;
 
 fn main() {

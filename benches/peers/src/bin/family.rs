@@ -1,4 +1,4 @@
-//! Hand-over, fairness and renewal by redlatch and by others; `benches/scripts/bench --family` calls it.
+//! Hand-over, fairness and renewal of redlatch and of others, for `benches/scripts/bench --family`.
 //!
 //! ```text
 //! family [--quick] [--only PEER]… [--write ROOT]
@@ -14,7 +14,7 @@ use redlatch_peers::family::{self, Contention, FamilyPeer, Pace, Results};
 use redlatch_peers::report;
 
 const ROUND_TRIP: Duration = Duration::from_millis(10);
-/// How long a lock is held: so that the next one certainly waits, and so that many have their turn.
+/// Length of a hold: long enough that the next contender waits, or short enough for many turns.
 const LONG_HOLD: Duration = Duration::from_millis(100);
 /// Hold and round trip of the contests, in ms; without a round trip there is no proxy.
 const CONTENTIONS: [(u64, u64); 4] = [(0, 0), (2, 0), (0, 2), (2, 2)];

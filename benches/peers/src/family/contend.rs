@@ -1,4 +1,4 @@
-//! Contenders for one lock: how soon it goes from one to the next, in which order, and at what cost.
+//! Contenders for one lock: speed and order of hand-overs, and their cost.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,32 +9,32 @@ use redlatch_support::{Fleet, Proxy};
 
 use super::{FamilyPeer, Pace, Player, READY, calls, cpu_of, median};
 
-/// A caller that asked so much later and had the lock earlier has overtaken: as long as it takes to ask, and
-/// to be refused.
+/// A caller has overtaken another if it asked this much later and got the lock earlier: the time of a request
+/// and its refusal.
 const LATER_US: u64 = 5_000;
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What came of a contest.
+/// Result of a contest.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Contest {
     pub contender_count: usize,
     pub locks_per_second: f64,
-    /// From the release to the next one's acquisition, where that one was waiting; µs, the median.
+    /// From a release to the next acquisition, if that contender was waiting: median in µs.
     pub hand_over_us: Option<f64>,
-    /// From asking to having; ms, the median and the longest.
+    /// From request to grant, in ms: median and longest.
     pub wait_ms: f64,
     pub longest_wait_ms: f64,
-    /// How many who asked later came before one, on average and at the most.
+    /// Number of later callers that came first: mean and largest.
     pub overtaken_mean: f64,
     pub overtaken_most: usize,
-    /// Locks of the contender with the fewest ÷ of that with the most.
+    /// Locks of the contender with the fewest ÷ locks of the one with the most.
     pub evenness: f64,
-    /// Requests that all masters together were sent for each lock.
+    /// Requests to all masters for each lock.
     pub requests_per_lock: f64,
-    /// CPU time of all contenders, and of all masters, for each lock; µs.
+    /// CPU time of all contenders and of all masters for each lock, in µs.
     pub client_cpu_us: f64,
     pub master_cpu_us: f64,
-    /// Times that two had the lock at once.
+    /// Number of times that two contenders had the lock.
     pub overlap_count: usize,
 }
 
@@ -46,7 +46,7 @@ struct Event {
     released: u64,
 }
 
-/// So many contenders; with a round trip by a proxy, if it is not zero.
+/// Runs a contest of this many contenders, through a proxy if there is a round trip.
 ///
 /// # Errors
 /// Why the peer takes no part, or did not end.
@@ -75,7 +75,7 @@ pub fn contest(
         return Err(format!("{first} in place of {READY}"));
     }
     let before = Used::so_far(&player, &mut fleet);
-    // The first line comes when all is over.
+    // The first line comes at the end.
     let mut events = vec![event(&player.line(READY_PATIENCE + pace.time)?)?];
     let after = Used::so_far(&player, &mut fleet);
     while let Ok(line) = player.line(READY_PATIENCE) {
@@ -93,7 +93,7 @@ pub fn contest(
     })
 }
 
-/// What the processes have used, and the masters counted, so far.
+/// CPU time of the processes, and the masters' counts, so far.
 struct Used {
     client_cpu: Duration,
     master_cpu: Duration,

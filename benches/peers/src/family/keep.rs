@@ -1,4 +1,4 @@
-//! Many locks that are kept by renewal: what that costs the client and a master.
+//! Many locks that are kept by renewals, and the cost for the client and a master.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use super::{FamilyPeer, Player, calls};
 
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What came of keeping.
+/// Result of keeping locks.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Kept {
     /// Share of a core that the client used, and its memory.
     pub core_share: f64,
     pub memory_mib: u64,
-    /// Renewals that one master was sent in a second: scripts, with all of them.
+    /// Renewals sent to one master per second, as scripts.
     pub renewals_per_second: f64,
-    /// Locks that the peer said were lost.
+    /// Locks that the peer reported as lost.
     pub lost: usize,
-    /// Keys that were left on the master with the fewest at the end.
+    /// Keys left at the end on the master with the fewest.
     pub keys_left: u64,
 }
 
-/// So many locks for some seconds.
+/// Keeps this many locks for some seconds.
 ///
 /// # Errors
 /// Why the peer takes no part, or did not end.
@@ -56,7 +56,7 @@ pub fn keep(peer: FamilyPeer, lock_count: usize, time: Duration, ttl: Duration) 
     })
 }
 
-/// How many scripts the first master was sent.
+/// Number of scripts sent to the first master.
 fn scripts(fleet: &mut Fleet) -> u64 {
     let stats = fleet.master(0).ask("INFO commandstats").text();
     calls(&stats, "evalsha") + calls(&stats, "eval")

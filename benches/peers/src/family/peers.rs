@@ -1,4 +1,4 @@
-//! Participants.
+//! The participants.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -121,8 +121,8 @@ impl FamilyPeer {
         if matches!(self, Self::PythonRedisLock) { 1 } else { 5 }
     }
 
-    /// The requests among commands that masters have counted: what scripts do counts as commands, too.
-    /// `first_sets` of a peer that begins each lock with a `SET` of its own are one for each lock and master.
+    /// Number of requests, from the masters' command counts, which include commands inside scripts.
+    /// `first_sets` is the number of `SET`s of a peer that begins each lock with one.
     pub(super) fn requests(self, calls: impl Fn(&str) -> u64, first_sets: u64) -> u64 {
         let sets = match self {
             Self::Fair | Self::Fenced | Self::NodeRedlock => 0,
@@ -131,11 +131,11 @@ impl FamilyPeer {
                 calls("set")
             }
         };
-        // `getrange` asks who holds the lock; `blpop` waits.
+        // `getrange` asks for the holder; `blpop` waits.
         sets + ["evalsha", "eval", "getrange", "blpop"].into_iter().map(calls).sum::<u64>()
     }
 
-    /// Its process, but for the work; or what is missing.
+    /// Command of its process, without the work; or what is missing.
     pub(super) fn command(self) -> Result<Command, String> {
         let others = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("others");
         let other = |variable: &str, script: &str| {

@@ -1,4 +1,4 @@
-//! The part that the Rust libraries play, each in a process of its own.
+//! The Rust libraries' parts, each in a separate process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -13,15 +13,15 @@ use crate::rivals::redis_rs::RedisRs;
 const TTL: Duration = Duration::from_secs(10);
 /// Nobody gives up.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Until all are connected.
+/// Time until all are connected.
 const START: Duration = Duration::from_millis(500);
-/// While the keys are counted.
+/// Time for counting the keys.
 const COUNTING: Duration = Duration::from_millis(500);
 
-/// Plays the part of a Rust library: the words are those behind `play`.
+/// Plays a Rust library's part; `words` follow `play` on the command line.
 ///
 /// # Panics
-/// If the words are not as the parent writes them, or a lock cannot be had.
+/// If the words are malformed, or a lock cannot be acquired.
 pub fn play(words: &[String]) {
     let [peer, what, count, seconds, millis, pause_ms, addresses @ ..] = words else {
         panic!("too few words: {words:?}")
@@ -65,7 +65,7 @@ fn config(peer: FamilyPeer, urls: &[String]) -> Config {
     builder.wake_waiters(peer != FamilyPeer::Polling).build().expect("valid settings")
 }
 
-/// Contenders that are threads, each with a `Redlock` of its own.
+/// Contenders that are threads with a `Redlock` each.
 fn contend(peer: FamilyPeer, urls: &[String], count: usize, pace: Pace) {
     let (events, start) = (Events::default(), Barrier::new(count + 1));
     std::thread::scope(|scope| {
@@ -135,7 +135,7 @@ fn contend_in_tasks<L: 'static>(
     report(&events);
 }
 
-/// As exact as a thread's sleep: tokio's timer counts whole milliseconds.
+/// As exact as a thread's sleep, because tokio's timer counts whole milliseconds.
 async fn pause(time: Duration) {
     if !time.is_zero() {
         tokio::task::spawn_blocking(move || std::thread::sleep(time)).await.expect("it sleeps");
@@ -201,7 +201,7 @@ fn keep_rslock(urls: &[String], count: usize, time: Duration, ttl: Duration) {
         }
         println!("held");
         tokio::time::sleep(time).await;
-        // One that has ended before its time has lost its lock.
+        // A keeper that has ended early has lost its lock.
         println!("kept {}", keepers.iter().filter(|background| background.is_finished()).count());
         tokio::time::sleep(COUNTING).await;
         let _ = over.send(true);

@@ -1,4 +1,4 @@
-//! The plot of rate against order, as SVG without a library: a point for each peer.
+//! The plot of rate against order as SVG: a point for each peer.
 
 use std::fmt::Write;
 
@@ -9,9 +9,9 @@ const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 70.0;
 const BOTTOM: f64 = 370.0;
 const TOP: f64 = 40.0;
-/// The axis ends here, so that the names have room behind the points.
+/// End of the axis, which leaves room for names.
 const RIGHT: f64 = 520.0;
-/// The number of contenders that it shows.
+/// Number of contenders in the plot.
 const CONTENDERS: usize = 16;
 
 pub(super) fn draw(contention: &Contention) -> String {
@@ -69,7 +69,7 @@ pub(super) fn draw(contention: &Contention) -> String {
     )
 }
 
-/// Powers of ten above 0.1: so nobody is at the left, and one is a step from there.
+/// Powers of ten above 0.1: zero is at the left, and one is a step away.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
 fn decades_of(count: usize) -> f64 {
     if count == 0 { 0.0 } else { (count as f64).log10() + 1.0 }

@@ -1,4 +1,4 @@
-//! What was measured, and the tables of it.
+//! Results, and their tables.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,9 +9,9 @@ use super::{Contest, FamilyPeer, Kept, plot};
 use crate::report::{self, pages};
 
 const DASH: &str = "–";
-/// The figures of the last whole run, below the root of the repository.
+/// Results of the last whole run, below the repository's root.
 const RESULTS: &str = "benches/peers/results/family.json";
-/// The tables of contests are called `contention` or `costs`, with the hold and the round trip in ms.
+/// The tables of contests are called `contention` or `costs`, with hold and round trip in ms.
 const TABLES: [&str; 12] = [
     "machine",
     "participants",
@@ -39,11 +39,11 @@ pub struct Contention {
 /// A whole run.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Results {
-    /// What it was measured on, in a line.
+    /// Description of the machine, in one line.
     pub machine: String,
     pub quick: bool,
     pub versions: Vec<(FamilyPeer, String)>,
-    /// Peer, and what it came to with a round trip by a proxy.
+    /// Each peer's hand-overs with a proxy's round trip.
     pub hand_overs: Vec<(FamilyPeer, Result<Contest, String>)>,
     pub contention: Vec<Contention>,
     pub kept: Vec<(FamilyPeer, Result<Kept, String>)>,
@@ -68,7 +68,7 @@ impl Results {
         self.show(root)
     }
 
-    /// Writes the tables of the pages again, from the results of the last run.
+    /// Writes the tables of the pages again, from the last run's results.
     ///
     /// # Errors
     /// What cannot be read or written.

@@ -1,5 +1,5 @@
-//! The tables of the pages, by name. A cell has a median over the rounds, and a ratio the median of those
-//! in one round.
+//! The pages' tables, by name. A cell shows a median over the rounds; a ratio is the median of ratios within
+//! a round.
 
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ const TIMES: [&str; 8] = [
 ];
 const SIZES: [&str; 4] =
     ["masters-1", "masters-1-callers-128", "masters-3-callers-128", "masters-7-callers-128"];
-/// Forms of redlatch, as the table of targets has them.
+/// Forms of redlatch in the table of targets.
 const OURS: [(Peer, &str); 4] = [
     (Peer::Client, "threads"),
     (Peer::ClientTasks, "tasks"),
@@ -33,7 +33,7 @@ const OURS: [(Peer, &str); 4] = [
 ];
 const RIVALS: [Peer; 5] = [Peer::RedisRs, Peer::RedisRsThreads, Peer::Fred, Peer::Rslock, Peer::Redlock];
 
-/// The table of this name.
+/// The table with this name.
 pub(super) fn table(figures: &Figures, name: &str) -> Option<String> {
     Some(match name {
         "machine" => machine(figures),
@@ -75,7 +75,7 @@ fn participants(figures: &Figures) -> String {
     text
 }
 
-/// What the raw loop does to itself in each of these scenarios, as a paragraph.
+/// The raw loop compared with itself in each of these scenarios, as a paragraph.
 fn scatters(figures: &Figures, ids: &[&str]) -> String {
     let played = ids.iter().filter_map(|id| scenario(figures, id));
     let shown = played.filter_map(|played| Some(format!("{} {}", played.scenario.title, played.scatter()?)));
@@ -88,14 +88,14 @@ fn acquire_us(round: &Round) -> f64 {
     round.acquire_p50_us
 }
 
-/// Pairs per second, and how many times faster redlatch is.
+/// Pairs per second, and redlatch's speed-up.
 fn rate(played: &ScenarioFigures, peer: &PeerFigures) -> Option<String> {
     let pairs = number(Some(peer.median(Round::pairs_per_second)?));
     let faster = played.ratio(peer, played.scenario.ours, |round| 1.0 / round.pairs_per_second());
     Some(format!("{pairs} ({})", times(faster)))
 }
 
-/// A row for each peer, a column for each of these scenarios, and below them what went wrong.
+/// A row for each peer, a column for each of these scenarios, and faults below.
 fn of_peers(
     figures: &Figures,
     ids: &[&str],
@@ -119,7 +119,7 @@ fn of_peers(
     format!("{}{gap}{notes}", table.to_markdown())
 }
 
-/// What no cell shows.
+/// Faults that no cell shows.
 fn trouble(peer: &PeerFigures) -> Option<String> {
     let error = peer.rounds.iter().find_map(|round| round.first_error.as_ref());
     match (&peer.fate, error) {
@@ -132,7 +132,7 @@ fn trouble(peer: &PeerFigures) -> Option<String> {
     }
 }
 
-/// Of one caller and of 128.
+/// For one caller and for 128.
 fn counts(figures: &Figures) -> String {
     let mut table = Table::new(&["peer", "allocations", "system calls", "user instructions"]);
     for peer in Peer::shown() {
@@ -151,18 +151,18 @@ fn counts(figures: &Figures) -> String {
     table.to_markdown()
 }
 
-/// A target that `benches/scripts/bench` measures: the scenario, the figure, the wanted value.
+/// A target that `benches/scripts/bench` measures: scenario, figure, wanted value.
 type Target = (&'static str, Share, &'static str);
 
 #[derive(Clone, Copy)]
 enum Share {
-    /// Pairs per second ÷ those of the raw loop.
+    /// Pairs per second ÷ the raw loop's.
     Rate,
-    /// Median of acquire ÷ that of the raw loop which decides at the quorum.
+    /// Median acquisition ÷ that of the raw loop that decides at the quorum.
     Acquire,
-    /// p99 of acquire ÷ that of the raw loop.
+    /// p99 acquisition ÷ the raw loop's.
     Slowest,
-    /// Median of acquire ÷ that of one caller with five healthy masters.
+    /// Median acquisition ÷ that of one caller with five healthy masters.
     OfHealthy,
 }
 
@@ -201,7 +201,7 @@ impl Share {
         }
     }
 
-    /// The best of the rivals.
+    /// The best rival.
     fn best(self, figures: &Figures, played: &ScenarioFigures) -> Option<f64> {
         let shares = RIVALS.iter().filter_map(|&peer| self.of(figures, played, peer));
         match self {
@@ -226,7 +226,7 @@ fn targets(figures: &Figures) -> String {
     table.to_markdown()
 }
 
-/// The figures of the front page.
+/// Figures of the front page.
 fn front(figures: &Figures) -> String {
     const PEERS: [Peer; 4] = [Peer::ClientTasks, Peer::RedisRs, Peer::Fred, Peer::Rslock];
     let mut header = vec!["N = 5"];
@@ -250,7 +250,7 @@ fn number_of_ms(peer: &PeerFigures) -> String {
         .map_or(DASH.to_owned(), |ms| if ms < 1.0 { format!("{ms:.2}") } else { number(Some(ms)) })
 }
 
-/// A ratio, of which large ones need no hundredths.
+/// A ratio; large ratios are shown without hundredths.
 fn times(value: Option<f64>) -> String {
     if value.is_some_and(|value| value >= 100.0) { number(value) } else { ratio(value) }
 }

@@ -1,4 +1,4 @@
-//! What the figures were measured on, without its name.
+//! Description of the machine, without its name.
 
 use std::fs;
 use std::process::Command;
@@ -25,7 +25,7 @@ pub(super) fn load() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// Name and version; what a builder has added to it is nobody's business.
+/// Name and version, without a builder's suffix.
 fn kernel() -> String {
     let release = first_line("uname", &["-r"]);
     let version: Vec<&str> = release.split('.').take(2).collect();

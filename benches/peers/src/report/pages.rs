@@ -1,5 +1,5 @@
-//! The pages that quote figures. A line `<!-- KIND: NAME -->` begins a table of that name, and `<!-- end -->`
-//! ends it; a run of that kind writes the lines between them, and leaves the prose around as it is.
+//! Pages with figures. A line `<!-- KIND: NAME -->` begins a table, and `<!-- end -->` ends it. A run of this
+//! kind writes the lines in between, and leaves the rest alone.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 const PAGES: [&str; 3] = ["README.md", "docs/dev/peers.md", "docs/dev/speed.md"];
 const END: &str = "<!-- end -->";
 
-/// What measures: `benches/scripts/bench` or `benches/scripts/bench --family`.
+/// The measuring program: `benches/scripts/bench` or `benches/scripts/bench --family`.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     Bench,
@@ -24,10 +24,10 @@ impl Kind {
     }
 }
 
-/// Writes the tables of this kind into each page below `root`. `table` knows them by name.
+/// Writes the tables of this kind into each page below `root`. `table` returns them by name.
 ///
 /// # Errors
-/// Which page cannot be read or written, or which of its tables is not known or has no end.
+/// The page that cannot be read or written, or the table that is unknown or has no end.
 pub fn write(root: &Path, kind: Kind, table: impl Fn(&str) -> Option<String>) -> Result<(), String> {
     for page in PAGES {
         let file = root.join(page);

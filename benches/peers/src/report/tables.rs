@@ -1,4 +1,4 @@
-//! The tables, as a terminal has them.
+//! Tables for a terminal.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::scenario::Network;
 
 pub(super) const COUNTS_TITLE: &str = "Counts per pair (N = 5)";
 
-/// The first column is text and the others are figures.
+/// The first column is text, and the others are figures.
 pub(super) struct Table {
     header: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -61,7 +61,7 @@ impl Table {
     }
 }
 
-/// A column: its name, and what it says of a peer.
+/// A column: its name, and a peer's cell.
 type Column<'a> = (&'a str, Box<dyn Fn(&PeerFigures) -> String + 'a>);
 
 pub(super) fn of_scenario(played: &ScenarioFigures) -> Table {
@@ -135,7 +135,7 @@ fn columns(played: &ScenarioFigures) -> Vec<Column<'_>> {
     columns
 }
 
-/// Over all rounds: what one caller had to wait at worst.
+/// One caller's longest wait over all rounds.
 fn longest(peer: &PeerFigures) -> String {
     let longest = peer.rounds.iter().map(|round| round.acquire_max_us / 1e3).fold(0.0, f64::max);
     number(Some(longest))
@@ -178,7 +178,7 @@ pub(super) fn machine_line(machine: &Machine) -> String {
     )
 }
 
-/// Three digits that matter, with thousands apart.
+/// Three significant digits, with thousands separators.
 pub(super) fn number(value: Option<f64>) -> String {
     let Some(value) = value else { return "–".to_owned() };
     if value < 100.0 {

@@ -1,4 +1,4 @@
-//! fred, joined by hand.
+//! A lock on fred.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use rand::RngExt;
 use super::{RELEASE_SCRIPT, new_token, quorum, retry_delay};
 use crate::load::{AsyncLocks, TTL};
 
-/// fred waits for ever by default; this is what redis-rs has, so that a stopped master is survived.
+/// redis-rs's limit, which survives a stopped master. By default, fred waits for ever.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::retry_delay;
 use crate::load::{AsyncLocks, BlockingLocks, TTL};
 
-/// The manager is shared by all callers, as its documentation has it.
+/// One manager for all callers, as its documentation recommends.
 #[derive(Clone)]
 pub(super) struct Rslock(rslock::LockManager);
 
@@ -13,7 +13,7 @@ impl Rslock {
     pub(super) fn connect(urls: &[String]) -> Self {
         let clients = urls.iter().map(|url| super::redis_rs::client(url)).collect();
         let mut manager = rslock::LockManager::from_clients(clients);
-        // `acquire` begins again when the tries are used up.
+        // `acquire` starts again when the tries are used up.
         manager.set_retry(1000, retry_delay());
         Self(manager)
     }
@@ -29,7 +29,7 @@ impl AsyncLocks for Rslock {
     }
 }
 
-/// One manager for each thread; they have no connections to share.
+/// One manager for each thread, because managers share no connections.
 pub(super) struct RedlockCrate(redlock::RedLock);
 
 impl RedlockCrate {

@@ -10,13 +10,13 @@ use redlatch_support::Blocking;
 
 use crate::load::{AsyncLocks, BlockingLocks, Keys, Limit, Rig, Round, TTL, Tally, WAIT, Work};
 
-/// Above the slowest round trip of any scenario, so that no master is ever taken for silent by mistake.
+/// Above the slowest round trip of any scenario.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long a client is driven between rounds, so that what a slow minority still owes comes in.
+/// How long a client is driven between rounds, to read what a slow minority still owes.
 const SETTLE_TIME: Duration = Duration::from_millis(5);
 
-/// As it comes, but for masters that were only just started, which would grant nothing for 30 s, and for the
-/// retry delay, which is bounded as that of the others is.
+/// The defaults, except that newly started masters count at once, and that the retry delay has the rivals'
+/// bound.
 fn config(urls: &[String]) -> Config {
     let builder = Config::builder().masters(urls).quarantine(Quarantine::Trust);
     let builder = builder.retry_delay(Duration::from_millis(1)..=super::retry_delay());
@@ -34,7 +34,7 @@ fn drive(redlock: &mut Redlock) {
     }
 }
 
-/// `Redlock` with calls that wait: one for each thread.
+/// `Redlock` with blocking calls, one for each thread.
 pub(super) struct OneThread(Blocking);
 
 impl OneThread {
@@ -57,19 +57,19 @@ impl BlockingLocks for OneThread {
     }
 }
 
-/// `Redlock`'s pipelined form: one thread, one client, many locks under way.
+/// `Redlock` with many locks in flight, for one thread and one client.
 pub(super) struct Pipelined {
     redlock: Redlock,
     names: Arc<[String]>,
     work: Work,
 }
 
-/// One who always has a lock under way.
+/// A caller that always has a lock in flight.
 struct Caller {
     keys: Keys,
     tally: Tally,
     asked: Instant,
-    /// The time of the lock that is being released.
+    /// Acquisition time of the lock that is being released.
     acquire_time: Duration,
     pairs: usize,
 }
@@ -138,7 +138,7 @@ impl Rig for Pipelined {
     }
 }
 
-/// `Client`, shared by all callers: clones of it for threads, and for tasks.
+/// `Client`, shared by all callers: clones for threads and for tasks.
 #[derive(Clone)]
 pub(super) struct Shared(Client);
 

@@ -1,17 +1,17 @@
-//! The raw loop: the same bytes by no library. A floor, not a rival: it looks after nothing.
+//! The raw loop: the same bytes without a library. A floor, not a rival, because it handles nothing unusual.
 
 use std::net::SocketAddr;
 
 use crate::load::{KEY_COUNT, Limit, Rig, Round, Tally, Work};
 use crate::raw_loop::RawLoop;
 
-/// Pairs (and at least one for each caller) that find out how fast it goes.
+/// Pairs of the trial that measures its speed; at least one for each caller.
 const TRIAL_PAIRS: usize = 64;
 
 pub(super) struct RawRig {
     raw: RawLoop,
     depth: usize,
-    /// Seconds for each pair, as of the last round.
+    /// Seconds for each pair, in the last round.
     pace: f64,
 }
 
@@ -32,7 +32,7 @@ impl RawRig {
         let mut tally = Tally::default();
         let depth = self.depth;
         let elapsed = self.raw.pairs_noting(KEY_COUNT, depth, pairs, |time| {
-            // All locks of a batch take as long as the batch.
+            // Each lock of a batch takes as long as the batch.
             for _ in 0..depth {
                 tally.note(Ok(time));
             }

@@ -1,4 +1,4 @@
-//! redis-rs, joined by hand: what a careful user writes who wants no lock library.
+//! A lock on redis-rs, as a careful user without a lock library would write it.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Value};
 use super::{RELEASE_SCRIPT, new_token, quorum, retry_delay};
 use crate::load::{AsyncLocks, TTL};
 
-/// Commands that a connection takes at once; the default of 50 is too few for 1,024 callers.
+/// Commands that a connection accepts at once. The default of 50 is too small for 1,024 callers.
 const PIPELINE_SIZE: usize = 1024;
 
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub(crate) struct RedisRs {
     sha: String,
 }
 
-/// A client that sends without delay, which is not redis-rs's default.
+/// A client with TCP_NODELAY, unlike redis-rs's default.
 pub(super) fn client(url: &str) -> Client {
     let info = url.into_connection_info().expect("a valid URL");
     Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true))).expect("a valid URL")
@@ -42,7 +42,7 @@ impl RedisRs {
         Self { connections, sha }
     }
 
-    /// Sends one command to all masters and counts the replies that are as hoped.
+    /// Sends a command to all masters. Returns the number of expected replies.
     async fn count(&self, command: &redis::Cmd, is_hoped: impl Fn(&Value) -> bool) -> usize {
         let replies = self.connections.iter().map(|connection| {
             let mut connection = connection.clone();
@@ -51,7 +51,7 @@ impl RedisRs {
         join_all(replies).await.iter().filter(|reply| reply.as_ref().is_ok_and(&is_hoped)).count()
     }
 
-    /// Tries until a quorum has granted the key; returns its token.
+    /// Tries until a quorum has granted the key. Returns the token.
     pub(crate) async fn acquire(&self, key: &str, wait: Duration) -> Result<[u8; 20], String> {
         let asked = Instant::now();
         let quorum = quorum(self.connections.len());
@@ -72,7 +72,7 @@ impl RedisRs {
         }
     }
 
-    /// Returns how many masters have deleted it.
+    /// Returns the number of masters that deleted it.
     pub(crate) async fn release(&self, key: &str, token: &[u8]) -> usize {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha).arg(1).arg(key).arg(token);

@@ -1,5 +1,5 @@
-//! A program that locks by one library again and again, and writes what it does: see `redlatch drill --help`,
-//! `--contender`. The contenders in Python and JavaScript beside it do the same.
+//! A program that repeatedly locks with one library, and prints its steps: see `redlatch drill --help`,
+//! `--contender`. The contenders in Python and JavaScript do the same.
 //!
 //! ```text
 //!   contender LIBRARY
@@ -19,23 +19,23 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Locks of one library, one at a time.
 trait Locks {
-    /// Asks for the lock for one TTL at most; until when it is valid by the library's own words.
+    /// Requests the lock for at most one TTL. Returns the end of its validity, as the library reports it.
     fn acquire(&mut self) -> Option<Instant>;
     fn release(&mut self);
-    /// Lets the library's own tasks go on meanwhile.
+    /// Lets the library's background tasks run.
     fn pause(&mut self, time: Duration);
-    /// Waits for releases that are under way, if the library has such.
+    /// Waits for releases under way, if the library has any.
     fn end(self: Box<Self>) {}
 }
 
-/// What the drill and the referee ask for.
+/// Terms of the drill and the referee.
 struct Terms {
     urls: Vec<String>,
     name: String,
     ttl: Duration,
-    /// The longest hold.
+    /// Longest hold.
     hold: Duration,
-    /// How long a holder is stopped now and then; zero for never.
+    /// How long a holder is sometimes stopped; zero for never.
     stop: Duration,
 }
 
@@ -76,7 +76,7 @@ fn visit(locks: &mut dyn Locks, terms: &Terms) {
         println!("refused {}", now_ns());
         return;
     };
-    // In this order: a delay between the two readings makes the validity shorter, never longer.
+    // In this order, a delay between the two readings only shortens the validity.
     let now = now_ns();
     println!("acquired {now} {}", now + until.saturating_duration_since(Instant::now()).as_nanos());
     if !terms.stop.is_zero() && rng.random_bool(0.05) {
@@ -92,14 +92,14 @@ fn visit(locks: &mut dyn Locks, terms: &Terms) {
     locks.pause(Duration::from_millis(rng.random_range(0..20)));
 }
 
-/// Has another process stop this one for that long.
+/// Makes another process stop this one for this time.
 fn stop(time: Duration) {
     let pid = std::process::id();
     let script = format!("(kill -STOP {pid}; sleep {}; kill -CONT {pid}) &", time.as_secs_f64());
     Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).status().expect("a shell");
 }
 
-/// By the clock that all processes share.
+/// On the clock that all processes share.
 fn now_ns() -> u128 {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)).as_nanos()

@@ -1,4 +1,4 @@
-//! No lock at all: the witness must find this one out.
+//! No lock at all: the witness must notice.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! redis-rs joined by hand, as a careful user would: all masters at once, connections that come again, a
-//! limit for each reply, a release on all masters, and no lock whose validity is over.
+//! A lock on redis-rs, as a careful user would write it: all masters at once, connections that reconnect, a
+//! limit for each reply, a release on all masters, and no lock beyond its validity.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{Locks, Terms};
 
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// A fiftieth of the TTL for clocks that differ, and Redis' resolution of 1 ms with some room.
+/// A fiftieth of the TTL for clock differences, and Redis's resolution of 1 ms with some room.
 const DRIFT_SHARE: u32 = 50;
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
@@ -27,7 +27,7 @@ pub(crate) struct ByHand {
 
 impl ByHand {
     pub(crate) fn open(terms: &Terms) -> Self {
-        // A master without an answer costs a tenth of the TTL, not the 500 ms of the default.
+        // A missing answer costs a tenth of the TTL, not the default's 500 ms.
         let config = ConnectionManagerConfig::new().set_response_timeout(Some(terms.ttl / 10));
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let connections = runtime.block_on(async {
@@ -38,7 +38,7 @@ impl ByHand {
         Self { runtime, connections, name: terms.name.clone(), ttl: terms.ttl, token: [0; 20] }
     }
 
-    /// How many masters reply as is hoped.
+    /// Number of masters with the expected reply.
     async fn count(&self, command: &Cmd, is_hoped: impl Fn(&Value) -> bool) -> usize {
         let replies = self.connections.iter().map(|connection| {
             let mut connection = connection.clone();

@@ -1,4 +1,4 @@
-//! This crate: the defaults, and a maximum TTL of one TTL.
+//! redlatch with its defaults, and a `max_ttl` of one TTL.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ pub(crate) struct Ours {
     name: String,
     ttl: Duration,
     lease: Option<Lease>,
-    /// Whether it drives its client while it holds a lock. Then it puts keys back that a restart has lost,
-    /// often before another client comes: a control that did so would rarely be found out.
+    /// Whether it drives its client during a hold, which restores keys that a restart lost, often before
+    /// another client comes. A control that did so would rarely be caught.
     is_driven: bool,
 }
 
@@ -35,7 +35,7 @@ impl Locks for Ours {
 
     fn release(&mut self) {
         if let Some(lease) = self.lease.take() {
-            // A key that is not confirmed to be gone ends with its TTL.
+            // An unconfirmed key expires with its TTL.
             let _ = self.redlock.release(lease);
         }
     }

@@ -1,4 +1,4 @@
-//! The crate rslock: `lock`, since `acquire` never gives up, with as many tries as fit into one TTL.
+//! The crate rslock: `lock`, because `acquire` never gives up, with as many tries as fit into one TTL.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{Locks, Terms};
 
 const RETRY_COUNT: u32 = 10;
-/// The default: a random part of it.
+/// The default; each pause is a random part of it.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 pub(crate) struct Rslock {

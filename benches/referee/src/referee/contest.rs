@@ -1,4 +1,4 @@
-//! One contest: a library, a fault, masters of their own, and what the witness has found.
+//! One contest: a library, a fault, separate masters, and the witness's findings.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -15,15 +15,15 @@ use crate::libraries::{Library, NO_LOCK};
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 pub(crate) const MASTER_COUNT: usize = 5;
 pub(crate) const CONTENDER_COUNT: usize = 4;
-/// Until all contenders are at work; only then the first fault comes, and locks are counted.
+/// Time until all contenders are at work. The first fault, and the count of locks, begin then.
 const START_TIME: Duration = Duration::from_secs(2);
 /// A quarantine lasts one maximum TTL, and a master reports its age in whole seconds.
 const QUARANTINE_TIME: Duration = Duration::from_secs(4);
-/// How long one holder of a paused one stands still.
+/// How long one holder is stopped.
 const STOP_MS: u64 = 3000;
-/// Lines of stderr that are shown where a contender failed.
+/// Lines shown of a failed contender's stderr.
 const SHOWN_COUNT_MAX: usize = 20;
-/// Beginnings of keys of the drill itself, and of ours that are no locks, as the record of a fleet.
+/// Prefixes of keys that are no locks of the contest: the drill's own, and ours, such as the fleet's record.
 const OTHER_KEYS: [&str; 2] = ["redlatch-drill:own", "redlatch:"];
 
 pub(crate) struct Contest {
@@ -32,28 +32,28 @@ pub(crate) struct Contest {
     pub(crate) time: Duration,
 }
 
-/// What a contest has shown.
+/// Result of a contest.
 pub(crate) struct Outcome {
     pub(crate) library: &'static str,
     pub(crate) fault: Fault,
     pub(crate) two_holders: u64,
-    /// Holders at work at the same time, one of them after the end of its validity.
+    /// Simultaneous holders, one of them after the end of its validity.
     pub(crate) outlasted: u64,
-    /// How far a call ended past its deadline.
+    /// Largest excess of a call over its deadline.
     pub(crate) late_ms: f64,
-    /// Keys on all masters together after the end, and those of them without an expiry.
+    /// Keys left on all masters at the end, and how many of them without an expiry.
     pub(crate) keys_left: usize,
     pub(crate) keys_for_ever: usize,
     pub(crate) longest_gap_ms: f64,
     pub(crate) locks_per_second: f64,
-    /// Contenders that ended with an error or did not end.
+    /// Contenders that ended with an error, or did not end.
     pub(crate) failed: u64,
 }
 
 impl Contest {
     /// Whether the name of its library or its fault contains one of the words.
     pub(crate) fn is_of(&self, words: &[String]) -> bool {
-        // Without a lock there is nothing that a fault could change.
+        // Without locks, a fault would change nothing.
         if self.library.name == NO_LOCK && self.fault != Fault::Calm {
             return false;
         }
@@ -123,7 +123,7 @@ impl Contest {
                 .take(SHOWN_COUNT_MAX)
                 .for_each(|it| eprintln!("    {it}"));
         }
-        // Nobody had a lock any more: that may be the longest time without one.
+        // Nobody had a lock, which may be the longest such time.
         let is_idle = |it: &&Value| it["locks"] == 0;
         let seconds_read = seconds.len().min(time);
         let idle = time - seconds_read + seconds[..seconds_read].iter().rev().take_while(is_idle).count();
@@ -182,7 +182,7 @@ fn clock_variable(file: &Path) -> String {
     format!("REFEREE_CLOCK={}", file.display())
 }
 
-/// The time in ms that each key of a lock is still there; -1 for ever.
+/// Remaining milliseconds of each lock's key; -1 for ever.
 fn keys_left(field: &mut Field) -> Vec<i64> {
     let mut expiries = Vec::new();
     for master in field.fleet.masters() {
@@ -190,7 +190,7 @@ fn keys_left(field: &mut Field) -> Vec<i64> {
         let keys = keys.trim_matches(['[', ']']).split(", ").filter(|key| !key.is_empty());
         for key in keys.filter(|key| !OTHER_KEYS.iter().any(|other| key.starts_with(other))) {
             let left = master.command(&["PTTL", key]).ok().and_then(|reply| reply.integer());
-            // It may have ended meanwhile.
+            // The key may have expired meanwhile.
             expiries.extend(left.filter(|ms| *ms != -2));
         }
     }

@@ -1,4 +1,4 @@
-//! The faults: what is done to the masters, again and again, until a contest is over.
+//! The faults that masters suffer again and again until a contest ends.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,7 +12,7 @@ use redlatch_testing::Fleet;
 
 use crate::contest::TTL;
 
-/// By how much a clock steps.
+/// Size of a clock's step.
 const STEP_S: i64 = 60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Fault {
         matches!(self, Self::Lost | Self::Cut)
     }
 
-    /// Long ones where a fault shall meet a holder.
+    /// Long where a fault must meet a holder.
     pub(crate) const fn longest_hold(self) -> Duration {
         match self {
             Self::RestartedRow | Self::RestartedPairs | Self::RestartedMajority | Self::RestartedLate => {
@@ -107,16 +107,16 @@ impl Fault {
     }
 }
 
-/// The masters of a contest, and by what they can be harmed.
+/// A contest's masters, and what is needed to harm them.
 pub(crate) struct Field {
     pub(crate) fleet: Fleet,
     pub(crate) proxies: Vec<Proxy>,
-    /// A file for each master, which has the step of its clock.
+    /// By master: a file with its clock's step.
     pub(crate) clocks: Vec<PathBuf>,
 }
 
 impl Field {
-    /// Does the fault until then; all masters are well afterwards.
+    /// Repeats the fault until this time. Afterwards all masters are well.
     pub(crate) fn suffer(&mut self, fault: Fault, until: Instant) {
         let mut masters: Vec<usize> = (0..self.fleet.urls().len()).collect();
         while Instant::now() < until {
@@ -140,7 +140,7 @@ impl Field {
                 }
                 Fault::RestartedLate => {
                     [first, second].into_iter().for_each(|index| self.fleet.master(index).kill());
-                    // Also at the end: sooner would not be late.
+                    // Also at the end, because earlier restarts would not be late.
                     thread::sleep(TTL + Duration::from_millis(500));
                     self.restart(&[first, second]);
                     pause(3500);
@@ -176,14 +176,14 @@ impl Field {
         }
     }
 
-    /// Kills these masters and starts them again at once.
+    /// Kills and restarts these masters.
     fn restart(&mut self, indices: &[usize]) {
         indices.iter().for_each(|index| self.fleet.master(*index).kill());
         indices.iter().for_each(|index| self.fleet.master(*index).restart().expect("it starts again"));
     }
 
     fn step(&self, index: usize, step_s: i64) {
-        // In place: the server has mapped the file.
+        // In place, because the server has mapped the file.
         let mut clock = OpenOptions::new().write(true).open(&self.clocks[index]).expect("a clock");
         clock.write_all(&step_s.to_ne_bytes()).expect("a clock steps");
     }

@@ -1,17 +1,17 @@
-//! The libraries that are there, and how a contender of each is started.
+//! The available libraries, and how to start a contender of each.
 
 use std::path::Path;
 
 /// A contender that takes no lock.
 pub(crate) const NO_LOCK: &str = "no lock (control)";
-/// Ours, when it counts masters that have just restarted.
+/// redlatch without a quarantine for restarted masters.
 pub(crate) const TRUSTING: &str = "redlatch with Trust (control)";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Library {
     pub(crate) name: &'static str,
     pub(crate) command: String,
-    /// Whether it counts a master only when its process is known for one maximum TTL.
+    /// Whether it counts a master only after observing its process for one maximum TTL.
     pub(crate) has_quarantine: bool,
 }
 

@@ -8,7 +8,7 @@
 //!   table, JSON ◄── outcomes
 //! ```
 //!
-//! `benches/scripts/referee` does the set-up and names what is there by variables.
+//! `benches/scripts/referee` sets everything up, and passes variables that name the available libraries.
 
 #![warn(unreachable_pub)]
 
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!blind.is_empty()))
 }
 
-/// Controls that must be found out, and were not in any contest.
+/// Controls that should have failed, but did not in any contest.
 fn blind(outcomes: &[Outcome]) -> Vec<&'static str> {
     let loses_locks =
         |fault| matches!(fault, Fault::RestartedRow | Fault::RestartedPairs | Fault::RestartedMajority);

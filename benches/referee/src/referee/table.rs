@@ -1,4 +1,4 @@
-//! The results as Markdown and as JSON.
+//! Results as Markdown and as JSON.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::contest::{CONTENDER_COUNT, MASTER_COUNT, Outcome, TTL};
 use crate::faults::Fault;
 
-/// On what and when the contests took place.
+/// Machine and date of the contests.
 pub(crate) fn machine() -> String {
     let first_line = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output().map(|it| it.stdout).unwrap_or_default();
@@ -27,7 +27,7 @@ pub(crate) fn machine() -> String {
     )
 }
 
-/// A table of two holders, and one of all figures for each fault.
+/// A table of double holders, and a table of all figures for each fault.
 pub(crate) fn markdown(machine: &str, outcomes: &[Outcome]) -> String {
     let mut libraries: Vec<&str> = outcomes.iter().map(|it| it.library).collect();
     libraries.dedup();
