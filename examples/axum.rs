@@ -4,7 +4,7 @@
 //!   POST /pay/ID   200 and the receipt, the same for each repetition of ID; 409 while another request
 //!                  charges it; 503 if too few masters answer; 500 if the lock was lost before the end
 //!   GET /ready     200 while a quorum of masters can grant locks, else 503
-//!   Ctrl-C, TERM   accepts nothing more, ends the requests under way, releases their locks, exits
+//!   Ctrl-C, TERM   stops accepting, finishes the requests under way, releases their locks, exits
 //! ```
 //!
 //! `REDLATCH_MASTERS=redis://10.0.0.1,… cargo run --example axum 127.0.0.1:8080`
@@ -22,9 +22,9 @@ use redlatch::{Client, ConfigBuilder, ErrorClass, HeldLocks};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long a repetition waits for the request before it.
+/// How long a repeated request waits for the first one.
 const WAIT: Duration = Duration::from_secs(2);
-/// No charge takes longer.
+/// The longest charge.
 const CHARGE_MAX: Duration = Duration::from_secs(60);
 /// How long a shutdown waits for locks to be released.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ impl Service {
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Charges the payment, or returns the receipt of the request that has charged it.
+    /// Charges the payment, or returns the receipt if another request has charged it.
     async fn charge_once(&self, id: &str) -> u64 {
         if let Some(receipt) = self.receipts().get(id) {
             return *receipt;
@@ -81,8 +81,8 @@ async fn ready(State(service): State<Service>) -> (StatusCode, String) {
     (status, format!("{health:#}\n"))
 }
 
-/// Serves until `shutdown` is ready, then ends what is under way. Returns the number of locks that are not
-/// released everywhere; they end with their TTL.
+/// Serves until `shutdown` is ready, then finishes the requests under way. Returns the number of locks that
+/// are not released everywhere; they end with their TTL.
 pub async fn serve(
     service: Service,
     listener: TcpListener,

@@ -20,7 +20,7 @@ pub fn import(client: &Client, rows: &[&str], mut write: impl FnMut(&str)) -> Re
         }
         write(row);
     }
-    // The rows are written, whatever becomes of the release: it goes on in the background.
+    // The rows are written, even if the release is unconfirmed: it goes on in the background.
     if let Err(error) = guard.release() {
         eprintln!("{error}");
     }

@@ -17,7 +17,7 @@ pub fn run_once(
     least: Duration,
     job: impl FnOnce(),
 ) -> Result<bool, Box<dyn Error>> {
-    // Each interval has a lock of its own.
+    // Each interval has its own lock.
     let name = format!("report:{interval}");
     let request = client.lock(&name).ttl(Duration::from_secs(10));
     let started = Instant::now();
@@ -26,7 +26,7 @@ pub fn run_once(
         result => result?,
     };
     job();
-    // A machine whose clock is late finds the lock taken, also when this process has ended.
+    // A machine with a late clock finds the lock taken, even after this process has ended.
     guard.leave_for(least.saturating_sub(started.elapsed()))?;
     Ok(true)
 }

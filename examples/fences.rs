@@ -1,14 +1,13 @@
-//! Storage that refuses what a paused holder writes when it wakes: Postgres, SQLite, Redis, and an object
-//! store with `If-Match`.
+//! Storage that refuses a paused holder's late write: Postgres, SQLite, Redis, or objects with `If-Match`.
 //!
 //! ```text
 //!   alice   lock, token 1 ─ claim, read ── pause ──────────────────────────────── write ── refused
 //!   bob                          (TTL is over) lock, token 2 ─ claim, read ────────────── write ── taken
 //! ```
 //!
-//! The statements are what matters; run them by the driver of your choice. Each holder first *claims* the
-//! record: one statement compares the tokens, stores the larger one and reads. A write passes only while its
-//! own token is stored. Without the claim, alice's write could still come between bob's read and bob's write.
+//! Run the statements with any driver. Each holder first *claims* the record: one statement compares the
+//! tokens, stores the larger one and reads. A write passes only while its own token is stored. Without the
+//! claim, alice's write could still come between bob's read and bob's write.
 //!
 //! ```sh
 //! cargo run --example fences -- redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 accounts.db
@@ -25,17 +24,17 @@ use redlatch::{Client, FencingToken, Guard};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// One holder's way to account 7.
+/// A holder's access to account 7.
 pub trait Account {
     /// Makes the storage refuse smaller tokens, and returns the balance. `None`: a larger token was there.
     fn claim(&mut self, token: FencingToken) -> Outcome<Option<u64>>;
 
-    /// Returns whether the balance was written: not if a larger token was there since the claim.
+    /// Returns whether the balance was written; false if a larger token came after the claim.
     fn write(&mut self, token: FencingToken, balance: u64) -> Outcome<bool>;
 }
 
-/// Parameters: account, token, balance. A row says yes, no row says no. Any isolation level does: at the
-/// stricter ones the statement may fail instead, and is then repeated.
+/// Parameters: account, token, balance. A row means success. Any isolation level works; at stricter levels
+/// the statement may fail, and is then repeated.
 pub mod postgres {
     pub const TABLE: &str = "CREATE TABLE accounts
         (id bigint PRIMARY KEY, balance bigint NOT NULL, fence bigint NOT NULL DEFAULT 0)";
@@ -43,7 +42,7 @@ pub mod postgres {
     pub const WRITE: &str = "UPDATE accounts SET balance = $3 WHERE id = $1 AND fence = $2 RETURNING balance";
 }
 
-/// Parameters as above. `RETURNING` needs SQLite 3.35; before it, read `changes()`.
+/// The same parameters. `RETURNING` needs SQLite 3.35; with older versions read `changes()`.
 pub mod sqlite {
     pub const TABLE: &str = "CREATE TABLE accounts
         (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0)";
@@ -64,13 +63,13 @@ pub mod redis {
         return ARGV[2]";
 }
 
-/// A database that its command-line program asks: it prints the row, or nothing.
+/// A database behind its command-line program, which prints the row, or nothing.
 pub enum Database {
-    /// By the URL of the database.
+    /// URL of the database.
     Postgres(String),
-    /// By the path of the file.
+    /// Path of the file.
     Sqlite(String),
-    /// By the URL of the server.
+    /// URL of the server.
     Redis(String),
 }
 
@@ -130,8 +129,8 @@ impl Account for Database {
     }
 }
 
-/// An object that holds "FENCE BALANCE", in a store whose `PUT` compares `If-Match` with the object's `ETag`,
-/// and refuses with 412. A claim replaces the object, so each older `ETag` is worth nothing.
+/// An object with "FENCE BALANCE", in a store whose `PUT` compares `If-Match` with the object's `ETag`, and
+/// refuses with 412. A claim replaces the object, so older `ETag`s become useless.
 pub struct Object {
     host: String,
     path: String,
@@ -146,7 +145,8 @@ impl Object {
         Ok(Self { host: host.to_owned(), path: format!("/{path}"), etag: String::new() })
     }
 
-    /// Returns whether the object was as the last answer said, and is now `content`.
+    /// Replaces the object's content unless the object has changed since the last answer. Returns whether it
+    /// did.
     fn put(&mut self, content: &str) -> Outcome<bool> {
         let if_match = format!("If-Match: {}\r\n", self.etag);
         match self.request("PUT", &if_match, content)? {
@@ -193,7 +193,7 @@ impl Account for Object {
             if self.put(&format!("{token} {balance}"))? {
                 return Ok(Some(balance));
             }
-            // Another holder was between the two: its token decides.
+            // Another holder came in between: its token decides.
         }
     }
 
@@ -202,8 +202,8 @@ impl Account for Object {
     }
 }
 
-/// Alice reads 100 and is paused before she writes 90. Bob takes 50 meanwhile. Returns whether alice's write,
-/// which comes between bob's read and bob's write, was taken.
+/// Alice reads 100 and pauses before she writes 90. Meanwhile bob takes 50. Returns whether alice's write,
+/// which comes between bob's read and bob's write, was accepted.
 pub fn alice_and_bob(clients: [&Client; 2], accounts: [&mut dyn Account; 2]) -> Outcome<bool> {
     let lock = |client: &Client| -> Outcome<(Guard, FencingToken)> {
         let (ttl, wait) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -215,12 +215,12 @@ pub fn alice_and_bob(clients: [&Client; 2], accounts: [&mut dyn Account; 2]) -> 
     let (_guard, token_of_alice) = lock(clients[0])?;
     let balance = of_alice.claim(token_of_alice)?.ok_or("alice is first")?;
 
-    // Here alice's process is stopped, or her machine sleeps. She cannot know that the time is over. Bob gets
-    // the lock as soon as it is.
+    // Here alice's process is stopped, or her machine sleeps, and she cannot know that her time is over. Bob
+    // gets the lock as soon as it is.
     let (_guard, token_of_bob) = lock(clients[1])?;
     let balance_for_bob = of_bob.claim(token_of_bob)?.ok_or("bob has the larger token")?;
 
-    // Alice goes on where she was; her guard is not valid any more, but she looked at it before her pause.
+    // Alice goes on. Her guard is no longer valid, but she checked it before her pause.
     let was_taken = of_alice.write(token_of_alice, balance.saturating_sub(10))?;
     if !of_bob.write(token_of_bob, balance_for_bob.saturating_sub(50))? {
         return Err("bob holds the lock".into());
@@ -228,7 +228,7 @@ pub fn alice_and_bob(clients: [&Client; 2], accounts: [&mut dyn Account; 2]) -> 
     Ok(was_taken)
 }
 
-/// By the form of the address.
+/// Chooses the storage by its address.
 pub fn open(storage: &str) -> Outcome<Box<dyn Account>> {
     Ok(match storage.split_once("://") {
         Some(("postgresql" | "postgres", _)) => Box::new(Database::Postgres(storage.to_owned())),

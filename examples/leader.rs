@@ -13,17 +13,17 @@ use std::time::Duration;
 
 use redlatch::{AcquireError, Client, FencingToken};
 
-/// After a crash of the leader another one takes over within this time.
+/// After a crash of the leader, another candidate takes over within this time.
 const TTL: Duration = Duration::from_secs(5);
 
-/// Leads whenever it can, and takes steps until one of them breaks. Each step gets the term, for storage that
-/// refuses an older one.
+/// Leads whenever it can, and takes steps until a step breaks. Each step gets the term, for storage that
+/// refuses an older term.
 pub fn lead(
     client: &Client,
     mut step: impl FnMut(FencingToken) -> ControlFlow<()>,
 ) -> Result<(), AcquireError> {
     client.lead("leader").ttl(TTL).run(|leadership| {
-        // Each step is short, so that the leader notices in time that it is none any more.
+        // Each step is short, so that a lost leadership is noticed in time.
         while leadership.is_leader() {
             step(leadership.term())?;
         }

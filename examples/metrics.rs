@@ -1,4 +1,4 @@
-//! Feeds the statistics of a client to the recorder of the crate `metrics`, every ten seconds.
+//! Feeds a client's statistics to the recorder of the crate `metrics`, every ten seconds.
 //!
 //! ```sh
 //! cargo run --example metrics -- redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3
@@ -21,8 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Records each sample of the Prometheus page but the buckets of histograms. A counter is a whole number there, so
-/// sums of seconds are gauges.
+/// Records each sample of the Prometheus page except histogram buckets. Counters are whole numbers in
+/// `metrics`, so sums of seconds become gauges.
 fn record(stats: &Stats) {
     for line in stats.to_prometheus().lines().filter(|line| !line.starts_with('#')) {
         let Some((series, value)) = line.rsplit_once(' ') else { continue };

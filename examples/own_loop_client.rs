@@ -1,4 +1,4 @@
-//! A client on an event loop of your own: `Client::drive` in place of the client's background thread.
+//! A client on your own event loop: `Client::drive` in place of the client's background thread.
 //!
 //! ```text
 //!   poll the futures ──► turn the drive ──► sleep in poll(2): descriptor, next time, waker
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use redlatch::Client;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Notes that a future or the drive is to be called again.
+/// Notes that a future or the drive must be called again.
 #[derive(Default)]
 struct Flag(AtomicBool);
 
 impl Wake for Flag {
-    // A loop that other threads wake also writes to a pipe or an eventfd here.
+    // A loop that other threads wake must also write to a pipe or an eventfd here.
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Release);
     }
@@ -39,7 +39,7 @@ pub fn run<T>(client: &Client, future: impl Future<Output = T>) -> Result<T, Box
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Ok(output);
         }
-        // Reads, writes, and wakes futures whose answers have come.
+        // Reads, writes, and wakes futures whose answers have arrived.
         let due = drive.turn(&waker)?;
         let is_woken = flag.0.swap(false, Ordering::AcqRel);
         let pause = match due {

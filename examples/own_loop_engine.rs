@@ -25,7 +25,7 @@ pub struct Loop {
     engine: Engine,
     poll: Poll,
     addresses: Vec<SocketAddr>,
-    /// By `MasterId::index`.
+    /// Indexed by `MasterId::index`.
     sockets: Vec<Option<Socket>>,
 }
 
@@ -35,7 +35,7 @@ struct Socket {
 }
 
 impl Loop {
-    /// The addresses are those of the settings' masters, in the same order.
+    /// The addresses of the configured masters, in the same order.
     pub fn new(config: Config, addresses: Vec<SocketAddr>) -> Result<Self, Box<dyn Error>> {
         let mut seed = [0; 32];
         SysRng.try_fill_bytes(&mut seed)?; // the locks' values are drawn from it
@@ -44,9 +44,9 @@ impl Loop {
         Ok(Self { engine, poll: Poll::new()?, addresses, sockets })
     }
 
-    /// Submits a request and turns the loop until its answer. A real loop has many requests under way.
+    /// Submits a request, and turns the loop until its answer. A real loop has many requests under way.
     pub fn ask(&mut self, request: Request<'_>) -> Result<(OpId, Outcome), Box<dyn Error>> {
-        // Without a quorum of connections the request would fail at once.
+        // Without a quorum of connections, the request would fail at once.
         while !self.engine.is_settled() {
             self.turn()?;
         }
@@ -75,17 +75,17 @@ impl Loop {
                 self.engine.handle_disconnected(Instant::now(), link, &why.to_string());
             }
         }
-        // After the reads: an answer that is here is not late.
+        // After the reads, so that an answer that has arrived is not late.
         self.engine.handle_timeout(Instant::now());
         Ok(())
     }
 
-    /// Opens and closes connections as the engine asks for it.
+    /// Opens and closes connections for the engine.
     fn follow_links(&mut self) -> io::Result<()> {
         while let Some(request) = self.engine.poll_link() {
             match request {
                 LinkRequest::Close(link) => self.sockets[link.index()] = None,
-                // The addresses are fixed: they lead nowhere else.
+                // The addresses are fixed.
                 LinkRequest::LookUp(_) => {}
                 LinkRequest::Credentials(_) => unreachable!("the settings have no credentials provider"),
                 LinkRequest::Connect(link) => {
@@ -124,7 +124,7 @@ impl Loop {
         }
     }
 
-    /// Writes what is queued, as far as the sockets take it. The rest goes out when they are writable again.
+    /// Writes queued bytes, as far as the sockets accept them. The rest follows when they are writable again.
     fn write(&mut self) {
         for index in 0..self.sockets.len() {
             let (Some(link), Some(socket)) = (MasterId::new(index), &mut self.sockets[index]) else {
@@ -146,7 +146,7 @@ impl Loop {
     }
 }
 
-/// Takes a lock and releases it. Returns whether it was free.
+/// Acquires and releases a lock. Returns whether it was free.
 pub fn lock_once(config: Config, addresses: Vec<SocketAddr>, name: &str) -> Result<bool, Box<dyn Error>> {
     let mut events = Loop::new(config, addresses)?;
     let resource = redlatch::engine::Resource::new(name)?;

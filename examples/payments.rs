@@ -1,17 +1,13 @@
-//! A payment service on tokio that is ready for production: TLS, a password that changes, metrics, a
-//! readiness probe and an orderly shutdown.
+//! A payment service on tokio for production: TLS, changing passwords, metrics, readiness, orderly shutdown.
 //!
 //! ```text
 //!   POST /orders/42   charges order 42 under its lock: 200; 409 if it is held; 503 without a quorum or room;
-//!                     500 if the charge failed, or if its outcome is unknown: the body then says that
-//!                     the caller is to look the order up
-//!   GET  /ready       200 as long as a quorum of masters can grant locks, else 503
+//!                     500 if the charge failed, or if its outcome is unknown (the body then says: look it up)
+//!   GET  /ready       200 while a quorum of masters can grant locks, else 503
 //!   GET  /live        200
 //!   GET  /metrics     the statistics, for Prometheus
-//!   SIGTERM           accepts nothing more, lets charges end and release their locks, exits
-//! ```
+//!   SIGTERM           stops accepting, lets charges finish and release their locks, exits
 //!
-//! ```sh
 //! export MASTERS=rediss://10.0.0.1:6379,rediss://10.0.0.2:6379,rediss://10.0.0.3:6379
 //! export CA_FILE=ca.pem LOGIN_FILE=/run/secrets/login LEDGER=/var/lib/ledger LISTEN=127.0.0.1:8080
 //! cargo run --example payments --features tls
@@ -33,31 +29,31 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Also the time for which a restarted master grants nothing. A charge that takes longer renews its lock.
+/// Also how long a restarted master does not vote. A longer charge renews its lock.
 const TTL: Duration = Duration::from_secs(10);
 /// How long a charge waits for its lock.
 const WAIT: Duration = Duration::from_secs(10);
-/// A master that takes longer does not vote. The default is 50 ms where round trips are short.
+/// A slower master does not vote. The default is 50 ms if round trips are short.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// No charge takes longer.
+/// The longest charge.
 const CHARGE_MAX: Duration = Duration::from_secs(60);
-/// How long a connection may take, and the most bytes of its request.
+/// Longest duration of a connection, and largest request in bytes.
 const CONNECTION_MAX: Duration = Duration::from_secs(90);
 const REQUEST_SIZE_MAX: u64 = 8192;
 /// How long a shutdown waits for charges under way.
 const GRACE: Duration = Duration::from_secs(20);
-/// The agent that writes the login keeps the login before valid for longer than this.
+/// The agent that writes the login keeps the old login valid for longer than this.
 const LOGIN_VALID_FOR: Duration = Duration::from_secs(4);
 
-/// What the caller of a charge is to do whose lock was lost before the bank answered.
+/// For the caller of a charge whose lock was lost before the bank answered.
 const OUTCOME_UNKNOWN: &str = "the charge may have happened, or not. Do not charge anew: look the order up, or \
      repeat this request with the same payment number\n";
 
-/// What the environment says.
+/// Settings from the environment.
 struct Settings {
     masters: String,
     ca_file: PathBuf,
-    /// User and password, in two lines.
+    /// Contains user and password, in two lines.
     login_file: PathBuf,
     ledger: PathBuf,
     listen: String,
@@ -89,9 +85,9 @@ impl Settings {
                 Ok(Credentials::new(password).user(user).valid_for(LOGIN_VALID_FOR))
             })
             .on_event(|event| match event {
-                // Each order has two of these; the others are rare, and for people.
+                // Each order has two of these events. All others are rare, and for people.
                 Event::Acquired { .. } | Event::Released { .. } => {}
-                // The error of the function above is its source; an `io::Error` of a file has no secret.
+                // The error of the provider is the source; an `io::Error` of a file contains no secret.
                 Event::CredentialsFailed { master, error } => {
                     eprintln!("{master}: {error}: {:?}", error.source());
                 }
@@ -125,11 +121,11 @@ async fn serve(settings: &Settings, shutdown: impl Future<Output = ()>) -> Resul
                 match accepted {
                     Ok((connection, _)) => {
                         let answering = answer(client.clone(), ledger.clone(), connection);
-                        // A caller that stands still holds no connection for ever. The end drops a charge,
-                        // too, whose outcome is unknown then.
+                        // A stopped caller must not hold a connection for ever. The timeout also drops a
+                        // charge, whose outcome is then unknown.
                         connections.spawn(timeout(CONNECTION_MAX, answering));
                     }
-                    // Such as too many open files: charges under way go on.
+                    // For example too many open files. Charges under way go on.
                     Err(error) => {
                         eprintln!("a connection was not accepted: {error}");
                         sleep(Duration::from_millis(100)).await;
@@ -140,9 +136,9 @@ async fn serve(settings: &Settings, shutdown: impl Future<Output = ()>) -> Resul
         }
     }
     drop(listener);
-    // Charges that wait for their lock get an error now. The others end, and release their locks.
+    // Charges that wait for their lock get an error now. The others finish, and release their locks.
     let unreleased = client.drain_async(GRACE, HeldLocks::Leave).await;
-    // What is left are answers on their way.
+    // Only answers are still under way.
     let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
     let stats = client.stats();
     println!("{} locks, {} lost, {unreleased} not released", stats.acquired, stats.lost);
@@ -182,22 +178,22 @@ async fn answer(client: Client, ledger: Arc<Path>, connection: TcpStream) -> io:
     output.shutdown().await
 }
 
-/// Charges an order under its lock. Status and text of the answer.
+/// Charges an order under its lock. Returns status and text of the answer.
 async fn charge(client: &Client, ledger: &Path, order: &str) -> (&'static str, String) {
     if order.is_empty() || !order.bytes().all(|byte| byte.is_ascii_digit()) {
         return ("404 Not Found", "no such order\n".to_owned());
     }
     let request = client.lock(order).ttl(TTL).wait(WAIT).auto_extend(CHARGE_MAX);
     let charged = request.run_async(async |_guard| pay(ledger, order).await).await;
-    // Our log gets what each master says; the caller gets no address.
+    // The log gets the masters' answers; the caller gets no addresses.
     let charged = charged.inspect_err(|error| eprintln!("order {order}: {error}"));
     match charged {
-        // The order is charged or not, whatever has become of its lock.
+        // The order is charged or not, whatever happened to its lock.
         Ok(Ok(())) | Err(RunError::Lost(Some(Ok(())))) => ("200 OK", "charged\n".to_owned()),
         Ok(Err(why)) | Err(RunError::Lost(Some(Err(why)))) => {
             ("500 Internal Server Error", format!("{why}\n"))
         }
-        // The loss ended our wait for the bank. What it got, no drop takes back.
+        // The loss ended the wait for the bank. A drop does not take back what the bank got.
         Err(RunError::Lost(None)) => ("500 Internal Server Error", OUTCOME_UNKNOWN.to_owned()),
         Err(error) => {
             let status = match error.class() {
@@ -210,8 +206,8 @@ async fn charge(client: &Client, ledger: &Path, order: &str) -> (&'static str, S
     }
 }
 
-/// Stands for a call to the bank, which does not bear two calls for one order at once. A lock alone does not
-/// keep a late or a repeated call away: a real one has an idempotency key, such as the number of the payment.
+/// Stands for a call to the bank, which does not tolerate two simultaneous calls for one order. A lock alone
+/// does not stop late or repeated calls, so a real call has an idempotency key, such as the payment's number.
 async fn pay(ledger: &Path, order: &str) -> io::Result<()> {
     let _call = Call::begin(ledger.join(format!("{order}.under-way")))?;
     sleep(Duration::from_millis(5)).await;
@@ -220,7 +216,7 @@ async fn pay(ledger: &Path, order: &str) -> io::Result<()> {
     fs::write(&account, format!("{}\n", count + 1))
 }
 
-/// A call to the bank under way, as a file. A dropped charge ends this one; a real bank goes on.
+/// A call to the bank under way, as a file. Dropping a charge ends it; a real bank would go on.
 struct Call(PathBuf);
 
 impl Call {

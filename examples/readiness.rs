@@ -1,4 +1,4 @@
-//! Readiness, liveness and metrics of a service that needs locks, over HTTP and without a web framework.
+//! Readiness, liveness and metrics over HTTP, for a service that needs locks, without a web framework.
 //!
 //! ```sh
 //! cargo run --example readiness -- 127.0.0.1:8080 redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind(address)?;
     println!("serving http://{}", listener.local_addr()?);
     for connection in listener.incoming() {
-        // A probe that goes away is no fault of the service.
+        // A probe that disconnects is no fault of the service.
         if let Err(error) = connection.and_then(|connection| answer(&client, connection)) {
             eprintln!("a probe was not answered: {error}");
         }
@@ -29,9 +29,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Status and body for a path.
 pub fn respond(client: &Client, path: &str) -> (&'static str, String) {
     match path {
-        // The process answers, so it is alive. A restart would bring no master back.
+        // The process answers, so it is alive. A restart would repair no master.
         "/live" => ("200 OK", "alive\n".to_owned()),
-        // A quorum is enough, however many masters are missing.
+        // A quorum is enough, even if masters are missing.
         "/ready" => {
             let health = client.health();
             let status = if health.has_quorum { "200 OK" } else { "503 Service Unavailable" };

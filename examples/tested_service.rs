@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use redlatch::{Client, Guard, RunError};
 
-/// What became of an order.
+/// What happened to an order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     Shipped,
     /// Another worker ships it.
     Taken,
-    /// There is no lock to be had: the error that is printed says what to do.
+    /// No lock is available: the printed error says what to do.
     Postponed,
-    /// The lock was lost meanwhile: look before it is shipped again.
+    /// The lock was lost: check before shipping again.
     Unsure,
 }
 
-/// Ships an order, unless another worker does. The work should look at the guard before each step.
+/// Ships an order, unless another worker does. The work should check the guard before each step.
 pub fn ship(locks: &Client, order: &str, work: impl FnOnce(&Guard)) -> Outcome {
     let request = locks.lock(format!("orders:{order}")).wait(Duration::ZERO);
     match request.ttl(Duration::from_secs(2)).auto_extend(Duration::from_secs(600)).run(|guard| work(guard)) {

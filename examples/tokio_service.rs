@@ -17,7 +17,7 @@ pub struct Summary {
     pub failed: usize,
     /// Orders that the shutdown cancelled.
     pub cancelled: usize,
-    /// Locks whose release no master confirmed in time; they end with their TTL.
+    /// Locks whose release was not confirmed in time; they end with their TTL.
     pub unreleased: usize,
 }
 
@@ -37,7 +37,7 @@ pub async fn serve(
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
-            // Dropped tasks give up what they wait for, and release what they hold.
+            // Dropped tasks give up their waits, and release their locks.
             () = &mut shutdown => {
                 summary.cancelled = tasks.len();
                 tasks.shutdown().await;
@@ -50,7 +50,7 @@ pub async fn serve(
             }
         }
     }
-    // Last: all that is left is released and confirmed, or its time is over.
+    // Last: the remaining locks are released and confirmed, or the time is over.
     summary.unreleased = client.drain_async(Duration::from_secs(1), HeldLocks::Release).await;
     summary
 }

@@ -1,4 +1,4 @@
-//! What a service logs about its locks, with the crate `tracing`: [the output](../docs/monitoring.md#spans).
+//! What a service logs about its locks with the crate `tracing`: [the output](../docs/monitoring.md#spans).
 //!
 //! `REDLATCH_MASTERS=redis://10.0.0.1,… cargo run --example tracing --features tracing`
 
@@ -6,7 +6,7 @@ use redlatch::Client;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A line when a span closes; its last field is the time that it took.
+    // A line when a span closes. Its last field is the span's duration.
     let subscriber =
         tracing_subscriber::fmt().with_span_events(FmtSpan::CLOSE).with_ansi(false).without_time();
     subscriber.with_max_level(tracing::Level::INFO).init();

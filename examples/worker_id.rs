@@ -1,4 +1,5 @@
-//! Snowflake ids that never collide: each worker has a slot of a pool, and its number in each id.
+//! Snowflake ids that never collide: each worker has a slot of a pool, and puts the slot's number into each
+//! id.
 //!
 //! `cargo run --example worker_id redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3`
 
@@ -9,29 +10,30 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redlatch::{AcquireError, Client, SlotGuard};
 
-/// Workers at a time: ten bits of an id.
+/// Largest number of workers: ten bits of an id.
 const WORKERS: u32 = 1 << 10;
-/// Ids of one worker in one millisecond: twelve bits.
+/// Ids of one worker in a millisecond: twelve bits.
 const PER_MS: u64 = 1 << 12;
-/// 2026-01-01 in milliseconds since 1970: an id has 41 bits for the milliseconds since then, 69 years.
+/// 2026-01-01 in milliseconds since 1970. An id has 41 bits for later milliseconds, 69 years.
 const EPOCH_MS: u64 = 1_767_225_600_000;
 
-/// Ids of one worker, which grow.
+/// Ids of one worker, in ascending order.
 pub struct Ids {
     slot: SlotGuard,
-    /// No id is issued before.
+    /// No id is issued earlier.
     from: Instant,
     last_ms: u64,
     sequence: u64,
 }
 
 impl Ids {
-    /// Takes a worker number. The wall clocks of two machines never differ by more than `clock_difference`:
-    /// the worker that had the number before may have issued ids with times that are so much ahead.
+    /// Acquires a worker number. The wall clocks of two machines must never differ by more than
+    /// `clock_difference`: the number's last owner may have issued ids with times that far ahead.
     pub fn open(client: &Client, clock_difference: Duration) -> Result<Self, AcquireError> {
-        // Extended for the configured `max_hold`, 1 h by default; then `next` ends, and `open` takes another.
+        // Extended up to the configured `max_hold`, 1 h by default. Then `next` ends, and `open` acquires
+        // another.
         let request = client.slots("snowflake", WORKERS).auto_extend(Duration::MAX);
-        // `redlatch ls` and the errors of others show which process has a number.
+        // `redlatch ls` and other clients' errors show which process has a number.
         let slot = request.holder_label(format!("worker-id:{}", std::process::id())).acquire()?;
         Ok(Self { slot, from: Instant::now() + clock_difference, last_ms: 0, sequence: 0 })
     }
@@ -44,11 +46,11 @@ impl Ids {
 impl Iterator for Ids {
     type Item = u64;
 
-    /// Returns the next id; `None` once the slot is lost, as another worker may have its number.
+    /// Returns the next id; `None` once the slot is lost, because another worker may have its number.
     fn next(&mut self) -> Option<u64> {
         thread::sleep(self.from.saturating_duration_since(Instant::now()));
         self.sequence += 1;
-        // A clock that was set back changes nothing: the time of an id never falls.
+        // An id's time never falls, even if the clock is set back.
         let mut now_ms = wall_ms();
         while self.sequence == PER_MS && now_ms <= self.last_ms {
             thread::sleep(Duration::from_micros(100));
@@ -58,7 +60,7 @@ impl Iterator for Ids {
             (self.last_ms, self.sequence) = (now_ms, 0);
         }
         let id = self.last_ms << 22 | u64::from(self.worker()) << 12 | self.sequence;
-        // Looked at last: the id counts if the slot was held when it had its time.
+        // Checked last: the id is valid if the slot was held at the id's time.
         self.slot.is_valid().then_some(id)
     }
 }
@@ -71,7 +73,7 @@ fn wall_ms() -> u64 {
 #[allow(dead_code, reason = "a test includes this file for what is above")]
 fn main() -> ExitCode {
     let Err(error) = run() else { return ExitCode::SUCCESS };
-    // Each error has a text for people, and so has its cause.
+    // Each error has a text for people, and so do its causes.
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     eprintln!("{error}{}", causes.map(|cause| format!(": {cause}")).collect::<String>());
     ExitCode::FAILURE

@@ -1,4 +1,4 @@
-//! Many workers on many locks: threads share one client, and each takes its locks in one batch.
+//! Many workers on many locks: threads share one client, and each acquires its locks in batches.
 //!
 //! `cargo run --example workers redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3`
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redlatch::{AcquireError, Client};
 
-/// Locks that a worker asks for at once.
+/// Locks that a worker requests at once.
 const BATCH: usize = 16;
 
 /// Has this many workers visit each account once, and returns the number of visits.
@@ -27,10 +27,10 @@ pub fn visit_all(
 
 fn visit_each(client: &Client, accounts: &[String], visit: impl Fn(&str)) -> Result<usize, AcquireError> {
     let mut visits = 0;
-    // Small batches: a lock of the batch lives from its grant, not from its visit. All workers take them in
-    // the same order, so none waits for another in a circle.
+    // Small batches, because a lock's time runs from its grant, not from its visit. All workers acquire
+    // batches in the same order, so none waits for another in a circle.
     for batch in accounts.chunks(BATCH) {
-        // One write for each master starts all of the batch.
+        // One write for each master starts the whole batch.
         let requests = batch.iter().map(|account| client.lock(account).wait(Duration::from_secs(60)));
         for (acquiring, account) in client.acquire_all(requests).into_iter().zip(batch) {
             let guard = acquiring.block()?;
