@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Makes sure that what redlatch is built and tested with is there: redis-server, cargo and rustc, and cc, which links and
-# compiles the Lua that the tests run scripts with.
+# Makes sure that the tools to build and test redlatch are there: redis-server, cargo and rustc, and cc, which links, and
+# compiles the Lua for tests of scripts.
 #
-# Called (scripts/setup.sh) it checks, installs what it may, and exits 0, or 2 with the names of what is missing.
-# Sourced it only defines:
+# As a command (scripts/setup.sh), it checks, installs what it may, and exits with 0, or with 2 and the missing names.
+# Sourced, it only defines:
 #
 #   redlatch_setup      the same check; returns 2 when something is missing
 #   redlatch_valgrind   true when valgrind works here; otherwise says in one line that its check is skipped
 #
-# Installs only on Debian and its children, only with apt-get, and only as root or where sudo asks for no password.
-# The package redis-server brings a system service; when this script is what installs the package, it keeps the service
-# from starting and turns it off. A redis-server that was there before is left as it is.
+# Installs only on Debian and derivatives, only with apt-get, and only as root or with a sudo that needs no password. The
+# package redis-server brings a system service. If this script installs the package, it keeps the service from starting, and
+# disables it. An existing redis-server is left alone.
 redlatch_root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 apt_lock_patience_s=120
 
@@ -18,7 +18,7 @@ redlatch_say() { echo "setup: $*" >&2; }
 
 redlatch_setup() {
     local missing=()
-    # rustup's directory is not in the PATH of a shell that was open when rustup ran.
+    # A shell that was open when rustup ran lacks rustup's directory in its PATH.
     if ! command -v cargo >/dev/null 2>&1 && [ -x "${HOME:-}/.cargo/bin/cargo" ]; then
         PATH="$HOME/.cargo/bin:$PATH"
         export PATH
@@ -35,7 +35,7 @@ apt-get install gcc libc6-dev; Fedora: dnf install gcc; macOS: xcode-select --in
     fi
 }
 
-# A server of the user's choice is never installed, only looked for.
+# A server that the user names is only looked for, never installed.
 redlatch_check_server() {
     local words=()
     read -r -a words <<<"${REDLATCH_SERVER:-redis-server}"
@@ -52,7 +52,7 @@ redlatch_check_cc() {
     redlatch_apt_install gcc libc6-dev && hash -r && command -v cc >/dev/null 2>&1
 }
 
-# Rust is not installed from here: Debian's own is older than what the crate needs.
+# Rust is not installed from here, because Debian's is too old for the crate.
 redlatch_check_rust() {
     local wanted found tool
     wanted=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' "$redlatch_root/Cargo.toml")
@@ -70,7 +70,7 @@ redlatch_check_rust() {
     done
 }
 
-# Is version $1 at least version $2? Compares the numbers before the second dot, which is what rust-version promises.
+# Is version $1 at least version $2? Compares the first two numbers, as rust-version does.
 redlatch_at_least() {
     local major minor rest wanted_major wanted_minor
     IFS=.- read -r major minor rest <<<"$1"
@@ -78,8 +78,8 @@ redlatch_at_least() {
     [ "$major" -gt "$wanted_major" ] || { [ "$major" -eq "$wanted_major" ] && [ "${minor:-0}" -ge "${wanted_minor:-0}" ]; }
 }
 
-# Installs redis-server without leaving its service running. A policy-rc.d that says 101 is Debian's own way to forbid
-# services to start; containers mostly have one. Where there is none, ours is there while the package is installed.
+# Installs redis-server without leaving its service running. A policy-rc.d that exits with 101 is Debian's way to forbid
+# services to start; most containers have one. Elsewhere, ours exists during the installation.
 redlatch_install_server() {
     local policy=/usr/sbin/policy-rc.d ours=no status=0
     redlatch_may_install || return 1
@@ -89,7 +89,7 @@ redlatch_install_server() {
             ours=yes
         fi
     fi
-    # In a subshell: a Ctrl-C must not leave the policy behind.
+    # In a subshell, so that a Ctrl-C does not leave the policy behind.
     (
         if [ "$ours" = yes ]; then trap '"${as_root[@]}" rm -f "$policy"' EXIT; fi
         trap 'exit 130' INT TERM HUP
@@ -105,7 +105,7 @@ redlatch_install_server() {
     redlatch_say "installed redis-server; its system service is off"
 }
 
-# May packages be installed here? Sets as_root to what must stand before a command for that (env stands for nothing).
+# May packages be installed here? Sets as_root to the command's prefix (env if none is needed).
 redlatch_may_install() {
     [ -e /etc/debian_version ] && command -v apt-get >/dev/null 2>&1 || return 1
     if [ "$(id -u)" -eq 0 ]; then
@@ -123,7 +123,7 @@ redlatch_apt_install() {
     log=$(mktemp)
     apt=("${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -o "DPkg::Lock::Timeout=$apt_lock_patience_s")
     redlatch_say "installing $* (apt-get)"
-    # A failing update (one dead mirror of several) need not matter; a failing install does.
+    # A failing update (one dead mirror of several) may not matter; a failing installation does.
     "${apt[@]}" update >"$log" 2>&1 </dev/null || true
     if "${apt[@]}" install -y --no-install-recommends "$@" >>"$log" 2>&1 </dev/null; then
         rm -f -- "$log"
