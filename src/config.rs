@@ -457,9 +457,9 @@ impl ConfigBuilder {
     /// Sets whether callers that wait for a lock stand in a queue on each master; on by default.
     ///
     /// A refused attempt is *parked*: its master stores the attempt and executes it when the lock is free, in
-    /// the order in which callers asked. The client that frees the lock has the master do so in the same
-    /// script, and a message reaches the waiter, so a hand-over takes about one round trip. A lock with a TTL
-    /// above 10 s ([`limits::GRANTED_TTL_MAX`]) takes two.
+    /// the order in which callers asked. The script that frees the lock does this, and notifies the waiter,
+    /// so a hand-over takes about one round trip. A lock with a TTL above 10 s ([`limits::GRANTED_TTL_MAX`])
+    /// takes two.
     ///
     /// Parking uses RESP3 (`HELLO 3`) and a subscription to the connection's own channel. The login needs
     /// [rights](https://docs.rs/crate/redlatch/latest/source/docs/operating.md#access-rights). A master that

@@ -217,7 +217,7 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
         let doubt = match state {
             MasterState::Ready => None,
             MasterState::Down(why) => Some(Failure::NotConnected { why: why.clone() }),
-            // One time for all: masters that started together share a line.
+            // The longest time for all, so that masters that started together share a line.
             MasterState::Quarantined(_) => Some(Failure::Quarantined { left: longest, is_new: false }),
             MasterState::Silent => Some(Failure::Silent),
             _ => Some(Failure::NotConnected { why: "still connecting".into() }),

@@ -117,8 +117,8 @@ impl Candidate {
     /// Campaigns, leads and resigns, again and again, until `work` breaks. Returns the value of the break.
     ///
     /// `work` makes one future for each leadership. The future is dropped at its next `.await` when the
-    /// leadership is lost or about to be lost, a tenth of the validity before its end. It must not block, or
-    /// it notices the loss too late. Dropping the future of this call drops the work, then resigns.
+    /// leadership is lost or about to be lost, a tenth of the validity before its end. The future must not
+    /// block, or it notices the loss too late. Dropping the future of this call drops the work, then resigns.
     ///
     /// # Errors
     /// As [`Candidate::campaign`].

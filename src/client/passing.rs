@@ -141,7 +141,7 @@ impl Client {
     ///
     /// The guard holds the lock with the first guard's TTL, counted from now, and with a new token. The
     /// handle is used up: it adopts nothing any more, and late commands of its first holder change nothing.
-    /// Automatic extension goes on for the time that it had left. A fenced lock keeps its fencing token.
+    /// Automatic extension continues for the rest of its time. A fenced lock keeps its fencing token.
     ///
     /// Unreachable masters keep the handle's value until they are back, or until its time has ended.
     ///

@@ -76,7 +76,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A caller's function from a master's label to its credentials.
+/// The user's function that returns a master's credentials. Its argument is the master's label.
 #[derive(Clone)]
 pub(crate) struct CredentialsProvider(Arc<Provide>);
 

@@ -167,7 +167,7 @@ fn parse(text: &str) -> Result<MasterUrl, &'static str> {
     }
 }
 
-/// Refuses a query or fragment after a master's host. A password has both characters percent-encoded.
+/// Refuses a query or fragment after a master's host. In a password, both characters must be percent-encoded.
 fn refuse_tail(rest: &str) -> Result<(), &'static str> {
     match rest.find(['?', '#']).and_then(|at| rest.get(at..)) {
         Some(tail) if tail.contains('@') => {

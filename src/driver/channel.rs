@@ -120,7 +120,7 @@ impl Channel {
         }
     }
 
-    /// Notes that the socket is writable. Returns true once, when a plain connection is thereby open.
+    /// Notes that the socket is writable. Returns true when this opens a plain connection.
     #[inline]
     pub(super) fn handle_writable(&mut self) -> io::Result<bool> {
         match self {

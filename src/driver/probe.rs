@@ -117,7 +117,7 @@ pub fn some<T: Send + 'static>(
     Ok(results)
 }
 
-/// Time for a result to arrive that was ready at the deadline.
+/// Extra time for the arrival of a result that was ready at the deadline.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// Makes an uninterruptible call in its own thread. `None` if it has not returned by `end`.

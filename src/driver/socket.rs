@@ -97,7 +97,7 @@ impl Socket {
         self.is_connected && self.is_writable
     }
 
-    /// Notes that the socket is writable. Returns true once, when the connection is thereby open.
+    /// Notes that the socket is writable. Returns true when this opens the connection.
     #[inline]
     pub(super) fn handle_writable(&mut self) -> io::Result<bool> {
         self.is_writable = true;

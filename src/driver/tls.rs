@@ -109,7 +109,7 @@ impl TlsSocket {
         self.socket.is_connected()
     }
 
-    /// The end of the validity of the peer's certificate, as a time since the Unix epoch.
+    /// Expiry of the peer's certificate, since the Unix epoch.
     pub(super) fn certificate_end(&self) -> Option<std::time::Duration> {
         expiry::not_after(self.session.peer_certificates()?.first()?)
     }

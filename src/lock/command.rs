@@ -38,7 +38,7 @@ pub(crate) enum ReleaseBy {
     Eval,
 }
 
-/// How a master compares and sets: the TTL of an extension, or another token.
+/// Command that compares the token, and then sets the TTL (extension) or another token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExtendBy {
     /// `SET key token IFEQ token PX ttl`, Valkey 8.1 and Redis 8.4.

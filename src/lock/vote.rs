@@ -23,7 +23,7 @@ pub enum Vote {
     Pending,
 }
 
-/// Time left of the key in the way, as a master reported it.
+/// Remaining time of the key in the way, as a master reported it.
 ///
 /// Exhaustive: it covers all replies of `PTTL`, and the lack of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

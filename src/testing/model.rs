@@ -295,7 +295,8 @@ impl ModelMaster {
         self.handle_over(0, now, input, replies);
     }
 
-    /// Like [`Self::handle`], for one of several connections. Leaves its messages to others in `pushes`.
+    /// Like [`Self::handle`], for one of several connections. Puts messages for other connections into
+    /// `pushes`.
     pub fn handle_over(&mut self, conn: usize, now: Instant, input: &mut Vec<u8>, replies: &mut Vec<u8>) {
         self.conns.serve(conn);
         let (mut done, mut words) = (0, Vec::new());
@@ -473,7 +474,7 @@ fn unknown_command(dialect: Dialect, words: &[&[u8]]) -> Vec<u8> {
     error
 }
 
-/// Most characters of an unknown command's arguments that are shown.
+/// Largest number of characters shown of an unknown command's arguments.
 const ARGUMENTS_SHOWN_MAX: usize = 128;
 
 /// Key of a lock's fence, without a prefix.

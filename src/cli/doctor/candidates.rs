@@ -155,7 +155,7 @@ fn count_pages(
     Ok(None)
 }
 
-/// Connections of this library. `None` if the master does not list all clients.
+/// Number of connections by client name. `None` if the master does not list all clients.
 fn list_clients(probe: &mut Probe, config: &Config) -> Result<Option<BTreeMap<String, usize>>, ProbeError> {
     let answer = probe.exchange_list(&["CLIENT", "LIST"])?;
     Ok(clients_in(&answer, config.client_name()))

@@ -155,7 +155,7 @@ pub const CLOCK_RATE_LIMIT_MIN: Duration = Duration::from_secs(10);
 /// 64.
 pub(super) const PREFIX_SCAN_COUNT_MAX: usize = 64;
 
-/// Divisor of the limit: time for measuring round trips.
+/// Round trips are measured for the time limit divided by this.
 const ROUND_TRIP_SHARE: u32 = 4;
 
 /// Most round trips that are measured.

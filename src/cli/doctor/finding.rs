@@ -139,7 +139,7 @@ pub enum Problem {
     },
     /// The server has evicted keys.
     EvictedKeys {
-        /// Number of keys since the server's start.
+        /// Number of evicted keys since the server's start.
         count: u64,
     },
     /// The server is close to its memory limit.

@@ -58,7 +58,7 @@ pub fn granting(config: &Config, findings: &[Finding]) -> usize {
     config.master_count() - unable.collect::<BTreeSet<_>>().len()
 }
 
-/// Whether a client that meets this problem gets no vote from the masters.
+/// Whether this problem keeps masters from voting for a client.
 fn keeps_from_granting(config: &Config, finding: &Finding) -> bool {
     let is_strict = config.quarantine() == Quarantine::Strict;
     match &finding.problem {

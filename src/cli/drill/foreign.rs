@@ -225,8 +225,8 @@ fn is_readable(pipe: impl AsFd, limit: Duration) -> bool {
     matches!(poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&limit)), Ok(1..))
 }
 
-/// One moment on this process's clock and on the lines' clock. All contenders share the value, so the delay
-/// between the two readings shifts all lines alike.
+/// The same moment on this process's clock and on the clock in the contenders' lines. All contenders share
+/// the value, so the delay between the two readings shifts all lines alike.
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
     now: Instant,

@@ -120,8 +120,9 @@ impl Shared {
             && let Some(poller) = inner.poller.take()
         {
             // One turn does the due work. Most of its requests, such as renewals, are answered within the
-            // next moment, and a connect that it began is through. Older owed replies are awaited, too: they
-            // may have come when nobody looked, and later replies would not be heard either.
+            // next moment, and the connection attempts that it began have ended. Older owed replies are
+            // awaited, too: they may have arrived while nobody read, and later replies would stay unread as
+            // well.
             inner = self.lead(inner, poller, Some(now), |_| false)?;
             if let Some(poller) = inner.poller.take() {
                 let is_done = |inner: &Inner| {

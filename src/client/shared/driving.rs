@@ -23,8 +23,8 @@ pub(super) struct Driving {
     pub(super) waker: Waker,
     /// Whether something was left for it to do.
     pub(super) has_unsent: bool,
-    /// Whether the background thread keeps the time for it, and leads while it is late. The drive belongs to a
-    /// runtime then, which its user may block.
+    /// Whether the background thread watches the drive's deadlines, and leads while the drive is late. Such a
+    /// drive belongs to a runtime, which its user may block.
     pub(super) is_watched: bool,
     /// Time from which a watched drive counts as late, [`DRIVE_LATE`](crate::limits::DRIVE_LATE) ahead. Set when a
     /// task waits, cleared by each turn.

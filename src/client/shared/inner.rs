@@ -15,8 +15,8 @@ use crate::engine::{OpId, Request, SubmitError};
 use crate::limits;
 
 impl Inner {
-    /// Time of this entry. It is the engine's time, which never goes back: another thread may have read the
-    /// clock later but entered before.
+    /// Time of this entry. Returns the engine's time, which never goes back: another thread may have read the
+    /// clock later, but entered earlier.
     pub(in crate::client) fn now(&self) -> Instant {
         self.driver.engine.now()
     }

@@ -290,7 +290,7 @@ fn length(digits: &[u8]) -> Result<Option<usize>, String> {
 mod tests {
     use super::*;
 
-    /// The answers, or the error, for any division of the bytes.
+    /// Answers or error, after checking that they do not depend on how the bytes are split.
     fn read(owed_count: usize, bounds: Bounds, bytes: &[u8]) -> Result<Option<Vec<Answer>>, String> {
         let read = |piece_size: usize| {
             let mut replies = Replies::new(owed_count, bounds, None);

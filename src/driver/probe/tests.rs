@@ -167,7 +167,7 @@ fn last_words_of_a_server_are_reported() {
     peer.join().expect("it has said all");
 }
 
-/// The limits end once the server is connected, so a slow machine does not change the error.
+/// The short limits begin after the connect, so that a slow machine does not change the error.
 #[test]
 fn hung_server_is_named_with_its_missing_reply() {
     let short = Duration::from_millis(20);

@@ -17,7 +17,7 @@ use crate::config::{Config, Pem, Tls, server_name};
 use crate::driver::ConnectError;
 use crate::error::ConfigError;
 
-/// Sessions kept for one master, for resumption.
+/// Largest number of sessions kept for each master, for resumption.
 const SESSION_COUNT_MAX: usize = 4;
 
 /// Returns the shared part of each master's connections; `None` for a master without TLS. Reads no file if no

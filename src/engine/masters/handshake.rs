@@ -45,7 +45,7 @@ pub(crate) enum HandshakeStep {
     TryScript,
     /// On this connection's own sharded channel, without subscribers.
     TryShardedPublish,
-    /// On the channel used if the master refuses sharded channels.
+    /// On the plain channel, which is used if the master refuses sharded channels.
     TryPublish,
     /// Rights that scripts need, but whose lack they would not report: a script would grant a lock and take
     /// it back, or ask nobody.
@@ -97,10 +97,10 @@ const NO_ANSWER: &str = "its reply is no answer to that";
 /// Name of the command that lets a connection carry messages.
 pub(crate) const HELLO: &str = "HELLO 3";
 
-/// What a master refused that runs no scripts.
+/// Refusal named in the warning for a master that runs no scripts.
 pub(crate) const SCRIPTS: &str = "scripts (EVALSHA, EVAL)";
 
-/// What a master refused that cannot park.
+/// Refusal named in the warning for a master on which attempts cannot park.
 pub(crate) const PARKING: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
 
 /// Beginnings of the errors of a master that refuses every park: a right or a command is missing.

@@ -421,7 +421,7 @@ impl Link {
         until.saturating_duration_since(self.quarantined_since)
     }
 
-    /// Its counters and times up to now.
+    /// Counters and times up to now.
     pub(crate) fn snapshot(&self, now: Instant, is_ready: bool) -> MasterStats {
         let quarantined = self.stats.quarantined + self.time_in_quarantine(now);
         MasterStats { is_ready, quarantined, ..self.stats.clone() }
@@ -478,7 +478,7 @@ pub(crate) struct Taken {
     pub(crate) answer: Answer,
     /// The claim whose round trip this reply measures.
     pub(crate) timed: Option<Id>,
-    /// What an error says about the server, and its text.
+    /// Meaning of an error reply, and its text.
     pub(crate) refusal: Option<(Refusal, Box<str>)>,
 }
 

@@ -50,14 +50,14 @@ struct MasterLogin {
     error: Option<CredentialsError>,
 }
 
-/// The connect that may use a login.
+/// The connection attempt that may use a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Serves {
-    /// The one in progress when the login came, if any.
+    /// The attempt in progress when the login came, if any.
     This,
-    /// The next one: the login came too late for the last.
+    /// The next attempt, because the login came too late for the last one.
     Next,
-    /// No later one.
+    /// No later attempt.
     Past,
 }
 

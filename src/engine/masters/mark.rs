@@ -6,10 +6,10 @@
 //! ```
 //!
 //! The history names the last promotion (`handshake::Replication`), or is `-`; so is an unknown time of first
-//! sight. A mark speaks only for its process and history: it counts for nothing after a snapshot, a replica
-//! or a replaced server brought it back, or after a failover. Clients read it in the handshake. The first
-//! client that meets a promoted process writes a mark, from which later clients in default mode count. A
-//! client in strict mode writes one at the end of its watch, unless the mark then shows a longer watch. A
+//! sight. A mark is valid only for its process and history, so neither a mark restored from a snapshot, a
+//! replica or another server counts, nor a mark from before a failover. Clients read it in the handshake. The
+//! first client that meets a promoted process writes a mark, from which later clients in default mode count.
+//! A client in strict mode writes one at the end of its watch, unless the mark then shows a longer watch. A
 //! mark of another process or history is deleted by compare, and a mark is written only if the key is absent.
 //! Other content belongs to another application, and stays.
 

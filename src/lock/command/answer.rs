@@ -35,8 +35,8 @@ pub(crate) fn is_out_of_memory(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"OOM "))
 }
 
-/// Whether an error passes on its own: the server loads its data, runs a long script, or waits for its own
-/// master or for slots to move.
+/// Whether an error passes on its own: the server loads its data, runs a long script, waits for its own
+/// master or for slots to move, or its cluster is down.
 pub(crate) fn is_passing(text: &[u8]) -> bool {
     let code = text.split(|byte| *byte == b' ').next();
     matches!(code, Some(b"LOADING" | b"BUSY" | b"TRYAGAIN" | b"MASTERDOWN" | b"CLUSTERDOWN"))

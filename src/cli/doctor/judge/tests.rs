@@ -205,7 +205,7 @@ fn trust_needs_each_write_on_disk() {
     }
     assert_eq!(loss(|it| it.settings = Settings::default()), Some(Problem::TrustUnverified));
     assert_eq!(loss(|it| it.settings.appendfsync = Some("always".into())), None);
-    // A server without the other setting skips nothing during a rewrite.
+    // A server without `no-appendfsync-on-rewrite` also syncs during a rewrite.
     let without = |it: &mut Facts| {
         it.settings = Settings { appendfsync: Some("always".into()), ..Settings::default() };
     };
