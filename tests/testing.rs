@@ -122,6 +122,33 @@ fn a_persistent_server_finds_its_keys_again() {
     assert_eq!(values, [Reply::Text(b"value".to_vec()), Reply::Null]);
 }
 
+/// A server whose next start fails, as after a lost race for its port, if there is a directory `taken`.
+fn unlucky(taken: &Path) -> Server {
+    let script = r#"rmdir "$0" 2>&- && echo "Address already in use" && exit 1; exec ${REDLATCH_SERVER:-redis-server} "$@""#;
+    let words = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), taken.as_os_str()];
+    Server::new().program(words)
+}
+
+#[test]
+fn server_takes_another_port_if_its_port_is_taken() {
+    let taken = std::env::temp_dir().join(format!("redlatch-taken-port-{}", std::process::id()));
+    std::fs::create_dir(&taken).expect("a directory");
+    let mut fleet = Fleet::start_with([unlucky(&taken)]).expect("another port");
+    assert!(!taken.exists(), "the first start failed");
+    assert_eq!(fleet.master(0).command(&["PING"]).expect("an answer").text(), "PONG");
+}
+
+#[test]
+fn restart_waits_for_its_port() {
+    let taken = std::env::temp_dir().join(format!("redlatch-kept-port-{}", std::process::id()));
+    let mut fleet = Fleet::start_with([unlucky(&taken)]).expect("a server");
+    let port = fleet.master(0).port();
+    std::fs::create_dir(&taken).expect("a directory");
+    fleet.master(0).restart().expect("the port is free soon");
+    assert!(!taken.exists(), "the first start failed");
+    assert_eq!(fleet.master(0).port(), port);
+}
+
 #[test]
 fn signals_reach_only_a_running_server() {
     let mut fleet = Fleet::start(2).expect("two servers");
