@@ -200,8 +200,8 @@ impl Driver {
         })
     }
 
-    /// The part of a turn after the poller's sleep: reads, does what is due, and writes the results. Returns
-    /// the current time.
+    /// The part of a turn after the poller's sleep: reads, handles due deadlines, and writes the results.
+    /// Returns the current time.
     pub(crate) fn end_turn(&mut self, poller: &Poller) -> Instant {
         self.handle_events(&poller.events);
         // Read after the events: an answer that had arrived is not late.

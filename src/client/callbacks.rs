@@ -103,7 +103,7 @@ fn call(callback: Callback) {
     let _ = caught(callback);
 }
 
-/// Most events that are taken at once, with the mutex held.
+/// Largest number of events taken at once, with the mutex held.
 const TAKEN_COUNT_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl Observing {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Sleeps until there are events, or until there will be no more.
+    /// Sleeps until there are events, or none can follow.
     pub(super) fn sleep(&self) {
         self.sleeper.sleep(None);
     }

@@ -52,7 +52,7 @@ pub struct LossToken(u64);
 pub enum Audience {
     /// The task is woken, and finds out.
     Task,
-    /// The callback is not called any more.
+    /// The callback is not called.
     Callback,
 }
 
@@ -358,7 +358,7 @@ impl Completions {
     }
 
     /// Wakes the tasks that await the loss of a lock, because the lock is being released. Returns the
-    /// callbacks that are not called any more, like [`Completions::abandon`].
+    /// callbacks that will not be called, like [`Completions::abandon`].
     pub fn end_loss_listeners(&mut self, lock: OpId) -> Vec<Waker> {
         if self.loss_listeners.is_empty() {
             return Vec::new();
@@ -426,7 +426,7 @@ impl Completions {
         self.relay.until()
     }
 
-    /// Wakes all callers, because no outcome will come any more.
+    /// Wakes all callers, because no further outcome will come.
     pub(super) fn give_up(&mut self) {
         for slot in &mut self.slots {
             if let Completion::Waiting(_, waiter) = slot

@@ -212,7 +212,7 @@ impl Guard {
     /// ends only its own callback. If the lock is already over, the callback is called at once, also on that
     /// thread. If the client has stopped, or in a forked child process, the callback runs on the calling
     /// thread. If the system refuses a thread, the callback runs on a thread that uses or drives the client,
-    /// and must not wait for the client. A lock whose loss was reported is not renewed any more.
+    /// and must not wait for the client. A lock whose loss was reported is no longer renewed.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -308,8 +308,8 @@ impl Guard {
         }
     }
 
-    /// Notes that the lock is being released: the drop does nothing any more, and no loss is reported. Ends
-    /// the lock's span with this outcome.
+    /// Notes that the lock is being released: the drop then does nothing, and no loss is reported. Ends the
+    /// lock's span with this outcome.
     pub(super) fn disarm(&mut self, inner: &mut Inner, outcome: &'static str) {
         self.is_armed = false;
         self.note_end(outcome);

@@ -140,7 +140,7 @@ impl Client {
     /// masters once and waits for nobody: returns within the answer limit of one round.
     ///
     /// The guard holds the lock with the first guard's TTL, counted from now, and with a new token. The
-    /// handle is used up: it adopts nothing any more, and late commands of its first holder change nothing.
+    /// handle is used up and cannot be adopted again, and late commands of its first holder change nothing.
     /// Automatic extension continues for the rest of its time. A fenced lock keeps its fencing token.
     ///
     /// Unreachable masters keep the handle's value until they are back, or until its time has ended.
@@ -239,8 +239,7 @@ impl Ask for AdoptCall {
         if now >= guard.deadline_at(now) {
             return Err(AdoptError::Expired(Report::new(Round::Acquire, self.handle.name.clone()).into()));
         }
-        // Nobody needs the handle's value any more, which may still be on a master, come late, or wait in a
-        // queue.
+        // Nobody needs the handle's value now. It may still be on a master, come late, or wait in a queue.
         let act = HandleAct::Release { awaited: false };
         let _ = self.client.shared().with(|inner| {
             let _ = inner.submit(Request::ByHandle { handle: &self.handle, act });

@@ -183,8 +183,8 @@ impl<A: Ask> Pending<A> {
     }
 }
 
-/// Submits the calls of this client, with one write for each master. A call of another client, and each call
-/// of a stopped client, is left to its own wait.
+/// Submits the calls of this client, with one write for each master. Calls of other clients, and all calls of
+/// a stopped client, are submitted only by their own wait.
 pub(super) fn submit_all<'b, A: Ask + 'b>(
     shared: &Arc<Shared>,
     batch: impl Iterator<Item = &'b mut Pending<A>>,

@@ -30,7 +30,7 @@ const THREAD_COUNT_MAX: usize = 16;
 pub(super) struct Relay {
     /// In the order of their answers.
     tasks: VecDeque<(Waker, Thread)>,
-    /// Number of `tasks` that are left to the first tasks of their threads.
+    /// Number of `tasks` that the leader leaves to the first woken task of their thread.
     left_count: usize,
     /// Threads of which a task was woken and has not entered since.
     threads: Vec<Thread>,
@@ -159,7 +159,7 @@ mod tests {
         lead(&mut relay, now);
         assert_eq!(woken(&later), [0, 1]);
         enter(&mut relay);
-        // It has entered: the next answer wakes it anew.
+        // It has entered, so the next answer wakes it again.
         let next = [push(&mut relay, 1), push(&mut relay, 1)];
         lead(&mut relay, now + RELAY_MAX);
         assert_eq!((woken(&later), woken(&next)), (vec![1, 1], vec![1, 0]));

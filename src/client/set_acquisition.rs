@@ -284,7 +284,7 @@ mod tests {
         AcquireError::Contended(Box::new(Denial { attempts: 1, ..Denial::new(report) }))
     }
 
-    /// Threads and tasks get the answers in different orders.
+    /// Threads and tasks may get the answers in different orders.
     #[test]
     fn a_final_error_ends_a_set_in_any_order_of_the_answers() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// After two attempts the masters have had their time.
+    /// After a second attempt, the masters had enough time.
     #[test]
     fn attempt_cut_by_the_deadline_is_no_outage() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
@@ -401,7 +401,7 @@ mod tests {
         let step = acquisition.answer(now, 1, Err(contended(&config)), &mut back, remaining);
         assert!(matches!(step, Some(SetStep::Wait(1, left)) if left == wait), "{step:?}");
         assert_eq!(back.len(), 1, "nothing is held meanwhile");
-        // The one that is waited for comes, and the other one is in the way, by turns.
+        // The awaited lock is granted and the other one is refused, in turn.
         let mut waited = 1;
         for failed_count in 2..5 {
             let step = acquisition.answer(now, waited, Ok(()), &mut back, remaining);
@@ -425,10 +425,10 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(60);
     const MIN_VALIDITY: Duration = Duration::from_secs(2);
 
-    /// A lock by its place, with the validity that it has left.
+    /// A lock: its place, and its remaining validity.
     type Lock = (usize, Duration);
 
-    /// `g` is a grant, and `e` one that has come too near to its end; the others are errors.
+    /// `g` is a grant, and `e` a grant that is too close to its end. The other letters are errors.
     fn answer(config: &Config, place: usize, letter: char) -> Result<Lock, AcquireError> {
         match letter {
             'g' => Ok((place, MIN_VALIDITY + Duration::from_nanos(1))),
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// All answers that a step may get; those with `!` come as the wait ends.
+    /// All answers that a step may get. An answer with `!` comes as the wait ends.
     fn answers<L>(step: &SetStep<L>) -> Vec<String> {
         let all = match step {
             SetStep::Ask(places) if places.len() > 1 => {
@@ -471,8 +471,8 @@ mod tests {
         }
     }
 
-    /// Each answer comes a second after the step. Adds what follows from these, and from all that may come
-    /// behind them, unless the same was shown before.
+    /// Each answer comes a second after the step. Adds the step that follows these answers, and all later
+    /// steps, unless the page already has them.
     fn walk(count: usize, path: &[String], seen: &mut Vec<String>, page: &mut String) {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let config = Arc::new(config);

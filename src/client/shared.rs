@@ -52,7 +52,7 @@ const DIRECT_WRITE_MAX: usize = 1;
 /// masters wait for more.)
 const EARLY_WRITE_COUNT: usize = 64;
 
-/// Why the client cannot be used any more.
+/// Why the client cannot be used.
 pub(super) type Stopped = Arc<str>;
 
 #[derive(Debug)]
@@ -116,8 +116,8 @@ fn earlier(at: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     at.into_iter().chain(other).min()
 }
 
-/// Stops the client if its thread panics, because nobody would lead any more. Made before the mutex is taken.
-/// The thread may already be in the midst of an unrelated panic.
+/// Stops the client if its thread panics, because nobody would lead. Made before the mutex is taken. The
+/// thread may already be in the midst of an unrelated panic.
 struct PanicGuard<'a> {
     shared: &'a Shared,
     panicked_before: bool,

@@ -30,7 +30,7 @@ impl Sleeper {
 
     /// Sleeper of the calling thread.
     pub(super) fn own() -> (Arc<Self>, Waker) {
-        // A thread that is ending may have none any more.
+        // A thread that is ending may have lost it.
         OWN.try_with(Clone::clone).unwrap_or_else(|_| Self::pair())
     }
 

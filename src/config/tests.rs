@@ -4,7 +4,7 @@ use redlatch_support::assert_golden;
 
 use super::*;
 
-/// Settings for the masters of a double, as its own ones, which are of another copy of this package.
+/// Settings for a double's masters. The double's own settings belong to another copy of this package.
 #[cfg(unix)]
 pub(crate) fn of_double(double: &redlatch_testing::Double) -> ConfigBuilder {
     let (answer_timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(5));

@@ -204,7 +204,7 @@ pub(super) fn lose_queries(core: &mut Core, master: MasterId) {
     }
 }
 
-/// Ends a query that waits for no more answers.
+/// Ends a query that waits for no further answers.
 fn check_query(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
     let claim_count = locks.claims.count();

@@ -8,8 +8,8 @@ use crate::lock::MasterId;
 
 /// An indexed binary heap of deadlines. An id has at most one, so the heap never outgrows the tables.
 ///
-/// A deadline that is too early costs only one needless wake-up: whoever is woken checks its own state and
-/// sets the next deadline. So a deadline is moved later only when it fires, and a lock acquired and released
+/// A deadline that is too early costs only one needless wake-up: the woken part checks its own state and sets
+/// the next deadline. So a deadline is moved later only when it fires, and a lock acquired and released
 /// within its answer limit does not touch the heap, once its slot has been used.
 #[derive(Debug, Default)]
 pub(super) struct Timers {

@@ -25,7 +25,7 @@ const RELEASE_DELIFEQ: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n";
 const RELEASE_DELEX: &[u8] = b"*4\r\n$5\r\nDELEX\r\n";
 const IFEQ: &[u8] = b"$4\r\nIFEQ\r\n";
 
-/// How a master compares and deletes.
+/// Command that compares the token, and then deletes the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReleaseBy {
     /// `DELIFEQ key token`, Valkey 9.0.

@@ -371,7 +371,7 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Kills a running command: nobody supervises it any more.
+    /// Kills a running command, because nobody supervises it now.
     fn drop(&mut self) {
         if self.code.is_none() {
             self.kill();

@@ -1,4 +1,4 @@
-//! When a command must have ended whose locks are not extended. Reads no clock: time is an argument.
+//! Deadlines for ending a command whose locks are not extended. Reads no clock: time is an argument.
 //!
 //! ```text
 //!   0          1/3                2/3                 19/20  validity's end

@@ -44,7 +44,7 @@ impl Shared {
         }
     }
 
-    /// Runs the observer's thread, until no more events will come.
+    /// Runs the observer's thread until no further events can come.
     pub(super) fn run_observer(&self, observing: &Observing) {
         loop {
             // Read before the events, because the last events come before the end.
@@ -295,7 +295,7 @@ struct DroppedOf(RefCell<Vec<Weak<Shared>>>);
 
 /// Notes that something of this client was dropped.
 pub(crate) fn note_drop(client: &Arc<Shared>) {
-    // A thread that is ending may have no list any more. Its drops are written at once.
+    // A thread that is ending may have lost its list. Its drops are written at once.
     if DROPPED_OF.try_with(|dropped| dropped.note(client)).is_err() {
         client.flush_at_end();
     }

@@ -61,9 +61,9 @@ impl Inner {
         earlier(self.driver.due(), self.linger_until)
     }
 
-    /// When the background thread looks next after a turn that ended at this time, although nothing is due.
-    /// Without a look, connections that servers closed while idle would stay unnoticed, and a task does not wait
-    /// for new ones.
+    /// Next time for the background thread to turn without due work, after a turn that ended at `turn`.
+    /// Without such turns, connections that servers closed while idle would stay unnoticed, and a task does
+    /// not wait for new ones.
     pub(super) fn look_at(&self, turn: Instant) -> Instant {
         let is_connecting = self.driver.engine.is_connecting();
         turn + if is_connecting { limits::CONNECT_LOOK_PAUSE } else { limits::LOOK_PAUSE }

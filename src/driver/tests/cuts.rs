@@ -197,7 +197,7 @@ fn an_end_behind_replies_of_several_turns_is_noticed() {
     assert_eq!(shown(&rig.trace)[1], "the server closed the connection");
 }
 
-/// The expected reason for a connection that ends like this after so many reply bytes.
+/// The expected reason for a connection that ends like this after this many reply bytes.
 fn why(kind: Kind, end: End, size: usize, connected_size: usize) -> &'static str {
     match (kind, end) {
         (Kind::Tcp, End::Reset) if size == 0 => {

@@ -359,7 +359,7 @@ impl Fleet {
         was_ready
     }
 
-    /// Does what is due for a link. Returns the reason if the connection must end.
+    /// Handles the due deadlines of a link. Returns the reason if the connection must end.
     pub(crate) fn handle_timeout(&mut self, ground: &mut Ground, master: MasterId) -> Option<String> {
         let link = &mut self.links[master.index()];
         let limit = self.config.connect_timeout;

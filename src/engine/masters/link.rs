@@ -52,8 +52,8 @@ impl Identity {
         is_process && !self.has_lost_memory(learnt)
     }
 
-    /// Whether the process may have loaded another's memory since the last report. For a known replica, that
-    /// is assumed already.
+    /// Whether the process may have loaded another's memory since the last report. For a known replica this
+    /// is assumed in any case.
     fn has_lost_memory(&self, learnt: &Learnt) -> bool {
         let Replication { promotion, .. } = &learnt.replication;
         let is_promoted = promotion.is_some() && *promotion != self.promotion;
@@ -312,7 +312,7 @@ impl Link {
     }
 
     /// Another process answered than before. If it may already have run when its predecessor was last heard,
-    /// it may have been put in its place without ever having its locks.
+    /// it may have replaced the predecessor without ever having its locks.
     fn meet_process(&mut self, now: Instant, age: Duration) -> (Predecessor, bool) {
         // Nothing to compare: the last named process is remembered.
         let Some(run_id) = self.learnt.run_id.clone() else { return (Predecessor::Unknown, false) };

@@ -184,7 +184,8 @@ impl Logins {
         self.arm(ground, master);
     }
 
-    /// Does what is due. Returns an error if the provider's answer for an open connection is late.
+    /// Handles due questions and renewals. Returns an error if the provider's answer for an open connection
+    /// is late.
     pub(crate) fn handle_timeout(
         &mut self,
         ground: &mut Ground,

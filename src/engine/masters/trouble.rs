@@ -47,7 +47,7 @@ pub enum Warning {
     /// Its open connection keeps old credentials, which may expire.
     #[error("its connections keep their old credentials: {error}")]
     CredentialsFailed {
-        /// Why there are no newer ones.
+        /// Why there are no newer credentials.
         error: CredentialsError,
     },
     /// It does not report facts on which its vote depends. Without a `run_id`, each reconnect counts as a

@@ -196,7 +196,7 @@ impl Query {
             Work::Pause | Work::Slots(_) => Outcome::Paused,
             Work::Drain { .. } => Outcome::Drained(claim_count),
             Work::Inspect { states, .. } => {
-                // All states are known when nobody is asked any more.
+                // All states are known once no question is open.
                 let states = states.into_iter().map(|it| it.unwrap_or(KeyState::Absent));
                 Outcome::Inspect(Inspection { masters: labels.zip(states).collect() })
             }

@@ -275,7 +275,7 @@ pub(crate) enum ParkAnswer {
     Granted(Seen),
     /// The key has this value already, from an earlier request with the same token; its TTL began then.
     Own(Seen),
-    /// The lock is not set. The entry stays for the time asked for, except after [`Refusal::Past`],
+    /// The lock is not granted. The entry stays for the requested time, except after [`Refusal::Past`],
     /// [`Refusal::Future`], and a round that came too late.
     Waiting(Seen, Waiting),
     /// An error reply. No entry stays; whatever was written will be released.

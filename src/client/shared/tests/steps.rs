@@ -2,8 +2,8 @@
 //! compared with `tests/golden/leading`.
 //!
 //! If the client is *alone*, its own thread does not exist and nothing happens by itself. Otherwise that
-//! thread runs, and a step is shown when nothing moves any more. A sleep that ends too late shows at once,
-//! although something else would end it a moment later.
+//! thread runs, and a step is shown once nothing moves. A sleep that ends too late shows at once, although
+//! something else would end it a moment later.
 
 mod stage;
 

@@ -191,7 +191,7 @@ impl Stage {
         }
     }
 
-    /// Shows what differs from the step before, once nothing moves any more.
+    /// Shows the differences from the last step, once nothing moves.
     #[track_caller]
     pub(super) fn show(&mut self, step: &str) {
         let is_alone = self.is_alone;
