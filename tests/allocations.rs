@@ -1,5 +1,5 @@
-//! `Redlock` and `Client` allocate nothing for a lock once they have been warmed up, on any thread. Over TLS,
-//! rustls allocates once for each record.
+//! After a warm-up, `Redlock` and `Client` allocate nothing for a lock, on any thread. Over TLS, rustls
+//! allocates once for each record.
 
 use std::alloc::System;
 use std::pin::pin;
@@ -16,10 +16,10 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const TTL: Duration = Duration::from_secs(10);
-/// Pairs that are measured.
+/// Number of measured pairs.
 const PAIR_COUNT: usize = 400;
 
-/// The kinds of lock; each has a name of its own.
+/// The kinds of lock, each with its own name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Plain,
@@ -30,7 +30,7 @@ enum Kind {
     Labelled,
 }
 
-/// The fair one last: see [`Kind::warm_count`].
+/// The fair kind last: see [`Kind::warm_count`].
 const KINDS: [Kind; 5] = [Kind::Plain, Kind::Fenced, Kind::Shared, Kind::Labelled, Kind::Fair];
 const LABEL: &str = "web-3:4711:billing";
 
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// With a wait, as most callers have it: it must not cost anything where nobody is in the way.
+    /// With a wait, as most callers have: it must cost nothing for a free lock.
     fn request(self, client: &Client) -> LockRequest<'_> {
         self.of(client.lock(self.name()).ttl(TTL).wait(PATIENCE))
     }
@@ -60,10 +60,10 @@ impl Kind {
         }
     }
 
-    /// Number of locks held at once before the measurement. Most kinds hold more than the measured pairs have
-    /// commands: a slow minority may lag behind by all of them. Fair ones are more than the pairs, and few
-    /// enough that a loaded machine answers them before their next heartbeat. They come last: places that
-    /// were used last are used next.
+    /// Number of locks held at once before the measurement. Most kinds hold more locks than the measured
+    /// pairs send commands, because a slow minority may lag behind by all of them. Fair locks exceed only the
+    /// number of pairs, so that a loaded machine answers them before their next heartbeat. They come last,
+    /// because the places used last are used next.
     const fn warm_count(self) -> usize {
         match self {
             Self::Plain | Self::Fenced | Self::Shared | Self::Labelled => 5000,
@@ -97,25 +97,24 @@ impl Kind {
     }
 }
 
-/// Not a `#[test]`: allocations are counted in the whole process, and the test harness allocates when a test
-/// takes long.
+/// Not a `#[test]`: the whole process is counted, and the test harness allocates during long tests.
 fn main() {
     redlock_allocates_nothing();
     client_allocates_nothing();
     #[cfg(feature = "tls")]
     tls_allocates_for_records_alone();
-    // The check can fail: an allocation is seen.
+    // Proves that an allocation is seen.
     let region = Region::new(COUNTED);
     drop(std::hint::black_box(Box::new(7)));
     assert_eq!(region.change().allocations, 1);
     println!("test a_pair_allocates_nothing_in_steady_state ... ok");
 }
 
-/// Number of measurements. One of them must show no allocation: a late answer on a busy machine can make a list
-/// longer once, but what each pair allocates shows in all of them.
+/// Number of measurements, one of which must show no allocation. A late answer on a busy machine can make a
+/// list grow once, but allocations of each pair show in all measurements.
 const MEASUREMENT_COUNT: usize = 5;
 
-/// Returns whether nothing was allocated. Fails in the last measurement if something was.
+/// Returns whether nothing was allocated. Fails if something was, in the last measurement.
 fn is_none(
     region: &Region<'_, System>,
     what: &str,
@@ -132,7 +131,7 @@ fn is_none(
     count == 0
 }
 
-/// Each kind of lock, with releases that are waited for and with drops.
+/// Each kind of lock, with awaited releases and with drops.
 fn variants() -> impl Iterator<Item = (Kind, bool)> {
     KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)])
 }
@@ -173,7 +172,7 @@ fn redlock_allocates_nothing() {
     assert_counted(&redlock.stats());
 }
 
-/// Statistics were on, and took part in what was measured.
+/// Statistics were on during the measurement.
 fn assert_counted(stats: &Stats) {
     assert!(stats.acquired > 10 * PAIR_COUNT as u64, "{stats:?}");
     assert_eq!((stats.acquired - stats.held(), stats.lost), (stats.released, 0), "{stats:?}");
@@ -181,7 +180,7 @@ fn assert_counted(stats: &Stats) {
     assert!(stats.masters.iter().all(|master| master.round_trip.count() > 0), "{stats:?}");
 }
 
-/// Each master gets three records for a pair with its extension, and answers each with one.
+/// Each master gets three records for a pair with its extension, and answers each with one record.
 #[cfg(feature = "tls")]
 fn tls_allocates_for_records_alone() {
     const MASTER_COUNT: usize = 5;
@@ -203,7 +202,7 @@ fn tls_allocates_for_records_alone() {
     let region = Region::new(COUNTED);
     (0..PAIR_COUNT).for_each(|_| pair(&client, Kind::Plain, true));
     let change = region.change();
-    // Less than one more for each pair: what grows when a master is slow.
+    // Less than one more for each pair, for buffers that grow while a master is slow.
     let count_max = PAIR_COUNT * MASTER_COUNT * RECORDS_PER_MASTER + PAIR_COUNT / 2;
     let count = change.allocations + change.reallocations;
     assert!(count <= count_max, "TLS, at the most {count_max}: {change:?}");
@@ -259,13 +258,12 @@ fn client_allocates_nothing() {
     assert_counted(&client.stats());
 }
 
-/// The first time that a thread waits while another one leads, it allocates what it sleeps by: by chance, and
-/// once.
+/// A thread allocates its sleep state the first time that it waits while another thread leads.
 fn wait_beside_leader(client: &Client) {
     let held = client.lock("held").ttl(TTL).acquire().expect("free");
     let mut waiting = pin!(client.lock("held").ttl(TTL).wait(PATIENCE).acquire_async());
     assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    // Meanwhile the client's own thread leads whenever this one does not.
+    // Meanwhile, the client's own thread leads whenever this thread does not.
     for _ in 0..2 {
         (0..500).for_each(|_| pair(client, Kind::Plain, true));
         settle_client(client);
@@ -273,8 +271,8 @@ fn wait_beside_leader(client: &Client) {
     drop(held);
 }
 
-/// Waits for all that a slow minority still owes: its answers to this follow. The next locks then have the
-/// places of the last ones, with their memory.
+/// Waits for everything that a slow minority still owes, because the answers to this inspection come later.
+/// The next locks then reuse the places and memory of the last ones.
 fn settle_client(client: &Client) {
     client.inspect("orders:42").expect("room");
 }
@@ -289,7 +287,7 @@ fn pair(client: &Client, kind: Kind, is_awaited: bool) {
     }
 }
 
-/// Within one future, for what starts an executor allocates.
+/// Within one future, because an executor's start allocates.
 async fn measure_async(client: &Client, what: &str) {
     for (kind, is_awaited) in variants() {
         let pairs = async |count| {
@@ -335,8 +333,8 @@ fn submit(redlock: &mut Redlock) -> OpId {
     redlock.submit(request).expect("room")
 }
 
-/// The lock passes from caller to caller, from the `first` on, with always one more in line. Returns the last
-/// one.
+/// Passes the lock from caller to caller, beginning with `first`, with one more caller always in line.
+/// Returns the last caller.
 fn pass_on(redlock: &mut Redlock, first: OpId, count: usize) -> OpId {
     let mut last = first;
     for _ in 0..count {
@@ -350,15 +348,14 @@ fn pass_on(redlock: &mut Redlock, first: OpId, count: usize) -> OpId {
     last
 }
 
-/// Longer than the name that is measured, and always with a label: whatever slot a measured lock comes to,
-/// its memory is large enough.
+/// Longer than the measured name, and always with a label, so that each slot's memory is large enough.
 fn warm_name(index: usize) -> String {
     format!("warmed-up:{index}")
 }
 
-/// Each lock is extended, as the measured ones are: its place keeps memory for that, too.
+/// Extends each lock, as the measurement does, because extensions also use memory of the place.
 fn raise_high_water_mark(redlock: &mut Redlock) {
-    // The first one alone: its scripts are sent in full.
+    // The first lock alone, because its scripts are sent in full.
     for (kind, count) in KINDS.into_iter().flat_map(|kind| [(kind, 1), (kind, kind.warm_count())]) {
         for name in (0..count).map(warm_name) {
             let label = Some(HolderLabel::new(LABEL).expect("valid"));
@@ -371,7 +368,7 @@ fn raise_high_water_mark(redlock: &mut Redlock) {
     }
 }
 
-/// As [`settle_client`].
+/// Like [`settle_client`].
 fn settle(redlock: &mut Redlock) {
     let resource = Resource::new("orders:42").expect("valid");
     redlock.submit(Request::Inspect { resource }).expect("room");

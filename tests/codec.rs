@@ -1,7 +1,7 @@
-//! The codec by its public face: every short input, and a seeded run of the properties that the fuzz targets
-//! check.
+//! The codec through its public interface: every short input, and a seeded run of the fuzz targets'
+//! properties.
 //!
-//! The seeds are fixed, so a failure comes back in every run. `cargo +nightly fuzz run <target>` looks
+//! The seeds are fixed, so a failure repeats in every run. `cargo +nightly fuzz run <target>` searches
 //! further.
 
 #[path = "../fuzz/properties.rs"]
@@ -13,10 +13,10 @@ use properties::{
 };
 use redlatch::resp::{Decoded, Reply, decode};
 
-/// Characters of which a random input has a chance to be RESP.
+/// Characters that make a random input likely to be RESP.
 const ALPHABET: &[u8] = b"+-:$*0123456789\r\n\r\n\r\nOK\0\xff_#t,.e(!=%~>|";
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): the same numbers with every version of every package.
+/// SplitMix64 (Steele, Lea and Flood, 2014): the same numbers in every version.
 struct Random(u64);
 
 impl Random {
@@ -43,7 +43,7 @@ impl Random {
         bytes[self.below(bytes.len())]
     }
 
-    /// A stream as it may come from a master: good replies, good ones with a few bytes changed, or noise.
+    /// A stream of valid replies, of replies with some bytes changed, or of noise.
     fn stream(&mut self) -> Vec<u8> {
         let mut stream = Vec::new();
         if self.below(3) == 0 {
@@ -103,7 +103,7 @@ fn redis_protocol_agrees_on_random_streams() {
     }
 }
 
-/// The saved inputs of the fuzz targets, each for its own target.
+/// Saved inputs of the fuzz targets, each for its own target.
 #[test]
 fn saved_fuzz_inputs_pass() {
     for (target, check) in [
@@ -113,7 +113,7 @@ fn saved_fuzz_inputs_pass() {
         ("decode_differential", agrees_with_redis_protocol),
     ] {
         let folder = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
-        // A package from the registry comes without them.
+        // A package from the registry lacks them.
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         for entry in entries {
             check(&std::fs::read(entry.unwrap().path()).unwrap());
@@ -121,8 +121,8 @@ fn saved_fuzz_inputs_pass() {
     }
 }
 
-/// All strings of up to six bytes that can matter, each against the oracle and the string that is one byte
-/// shorter.
+/// All strings of up to six relevant bytes, each against the oracle and against the string without the last
+/// byte.
 #[test]
 fn every_short_input_is_decoded_as_by_the_oracle() {
     for alphabet in [b"+-:$*01\r\nO", b"_#|(%~>1\r\n", b"+-:|*01\r\nt", b",-.einf1\r\n"] {
@@ -142,8 +142,7 @@ fn every_short_input_is_decoded_as_by_the_oracle() {
     }
 }
 
-/// What is known stays known: the last byte changes no reply, no error, and nothing below the size to wait
-/// for.
+/// A further byte changes no complete reply, no error, and nothing below the announced size.
 fn nothing_known_changes(input: &[u8]) {
     let Some((_, before)) = input.split_last() else { return };
     let decoded = decode(input);
@@ -156,7 +155,7 @@ fn nothing_known_changes(input: &[u8]) {
     }
 }
 
-/// What is still open can still end well; in other words, no error comes later than it could.
+/// An incomplete reply can always be completed, so no error comes later than possible.
 #[test]
 fn every_beginning_of_a_reply_can_be_completed() {
     let mut beginnings = vec![Vec::new()];
@@ -174,7 +173,7 @@ fn every_beginning_of_a_reply_can_be_completed() {
     assert!(completed > 20_000, "only {completed} beginnings were found");
 }
 
-/// Makes a whole reply of the beginning of one by the first byte that is accepted, and returns its size.
+/// Completes an incomplete reply with the first accepted bytes. Returns its size.
 fn complete_somehow(mut input: Vec<u8>) -> usize {
     loop {
         let size_min = match decode(&input) {
@@ -182,7 +181,7 @@ fn complete_somehow(mut input: Vec<u8>) -> usize {
             Ok(Decoded::Partial { size_min }) => size_min,
             Err(error) => panic!("{}: {error}", input.escape_ascii()),
         };
-        // Up to the last byte to wait for, anything will do.
+        // Before the last announced byte, any byte will do.
         input.resize(size_min - 1, b'0');
         let fits = b"\r\n:1tnfa".iter().find(|&&byte| decode(&[&input[..], &[byte]].concat()).is_ok());
         input.push(*fits.unwrap_or_else(|| panic!("{} has no future", input.escape_ascii())));

@@ -1,14 +1,13 @@
-//! The engine under operations in any order: a seeded run of the property that the fuzz target `engine_ops`
-//! checks.
+//! The engine under operations in any order: a seeded run of the property of the fuzz target `engine_ops`.
 //!
-//! The seeds are fixed, so a failure comes back in every run. `scripts/fuzz` looks further.
+//! The seeds are fixed, so a failure repeats in every run. `scripts/fuzz` searches further.
 
 #[path = "../fuzz/engine_ops.rs"]
 mod engine_ops;
 
 use engine_ops::engine_keeps_its_promises;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): the same numbers with every version of every package.
+/// SplitMix64 (Steele, Lea and Flood, 2014): the same numbers in every version.
 fn random_bytes(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -30,17 +29,17 @@ fn random_operations_break_no_promise() {
     }
 }
 
-/// What has to do with each other, as bytes at random seldom have: another client takes a lock, one waits for
-/// it; it is let go, and the waiter is served; whoever has it then lets it go.
+/// Related operations, which random bytes seldom form: another client acquires a lock, and a caller waits for
+/// it; the other client releases it, and the waiter is served; the holder releases it.
 const STORY: [&[u8]; 3] =
     [&[255, 6, 0, 38, 68, 26, 26, 26, 12, 26], &[255, 7, 26, 12, 26, 12, 26], &[6, 0, 1, 26]];
 
-/// What happens in between.
+/// Events in between.
 const EVENTS: [&[u8]; 11] = [
     // A millisecond passes, or fifty.
     &[137, 0],
     &[169, 0],
-    // A look, a deletion by force, a pause, and the end of one of them.
+    // An inspection, a forced deletion, a pause, and the end of one of them.
     &[254, 0],
     &[254, 3],
     &[254, 13],
@@ -50,7 +49,7 @@ const EVENTS: [&[u8]; 11] = [
     &[255, 1, 0, 3],
     &[255, 3],
     &[15, 0],
-    // A fenced lock of another name comes and goes.
+    // A fenced lock with another name is acquired and released.
     &[32, 38, 117, 26, 6, 0, 1],
 ];
 
@@ -59,7 +58,7 @@ fn a_waiter_is_always_notified() {
     let mut woken_count = 0;
     for seed in 0..1500 {
         let drawn = random_bytes(seed, 100);
-        // Any traits but that of a client that has not connected, and one that parks.
+        // Any client that is connected and does not park.
         let mut input = vec![drawn[0], drawn[1] & !64, 32, drawn[3]];
         for (part, pair) in STORY.iter().cycle().zip(drawn[4..].chunks_exact(2)) {
             input.extend_from_slice(part);
@@ -77,11 +76,11 @@ fn a_waiter_is_always_notified() {
     assert!(woken_count > 1000, "only {woken_count} messages counted");
 }
 
-/// The saved inputs of the fuzz target.
+/// Saved inputs of the fuzz target.
 #[test]
 fn saved_fuzz_inputs_break_no_promise() {
     let folder = format!("{}/fuzz/corpus/engine_ops", env!("CARGO_MANIFEST_DIR"));
-    // A package from the registry comes without them.
+    // A package from the registry lacks them.
     let Ok(entries) = std::fs::read_dir(&folder) else { return };
     for entry in entries {
         engine_keeps_its_promises(&std::fs::read(entry.expect("readable").path()).expect("readable"));

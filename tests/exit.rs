@@ -1,8 +1,7 @@
-//! A guard, or a call, that is dropped right before its process ends is released, though nobody else writes:
-//! the client lives in a `static`, so nothing drops it.
+//! A guard or a call that is dropped just before its process ends is released, though nobody else writes: the
+//! client is in a `static`, so nothing drops it.
 //!
-//! The program starts itself anew as the process that ends, for the test harness has threads and an exit of
-//! its own.
+//! The program runs itself as the ending process, because the test harness has threads and its own exit.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -15,13 +14,13 @@ use std::time::{Duration, Instant};
 use redlatch::{Client, Config, Guard, Quarantine};
 use redlatch_support::{Fleet, PATIENCE};
 
-/// Longer than any wait for the end of a key.
+/// Longer than any wait for a key's expiry.
 const TTL: Duration = Duration::from_secs(300);
-/// Names the masters and the way to end, for the program that is started anew.
+/// Names the masters and the kind of end, for the second process.
 const TASK: &str = "REDLATCH_EXIT_TEST";
 
-/// Ways to drop a guard and to end: wherever the end of a thread runs destructors, and where that of the main
-/// thread does.
+/// Ways to drop a guard and end the process, on platforms where the end of a thread, or of the main thread,
+/// runs destructors.
 const ENDS: &[&str] = if cfg!(all(target_os = "linux", target_env = "gnu")) {
     &[
         "a thread is joined",
@@ -39,7 +38,7 @@ const ENDS: &[&str] = if cfg!(all(target_os = "linux", target_env = "gnu")) {
 static CLIENTS: [OnceLock<Client>; 2] = [OnceLock::new(), OnceLock::new()];
 
 thread_local! {
-    /// A guard whose drop is one of the last things that its thread does.
+    /// A guard that is dropped at the end of its thread.
     static HELD: Cell<Option<Guard>> = const { Cell::new(None) };
 }
 
@@ -90,7 +89,7 @@ fn end(task: &str) -> ExitCode {
         "a thread has it to its end" => {
             let client = CLIENTS[0].get_or_init(|| open(urls));
             let hold = || {
-                // Before the client has a value of this thread: that one is gone first.
+                // Set before the client has thread-local values, which are then destroyed first.
                 HELD.set(None);
                 HELD.set(Some(self::acquire(client, "lock 0")));
             };
@@ -114,7 +113,7 @@ fn end(task: &str) -> ExitCode {
 }
 
 fn acquire(client: &'static Client, name: &str) -> Guard {
-    // Again and again, so that the last drop is one of many.
+    // Repeated, so that the last drop is one of many.
     for _ in 0..10 {
         drop(client.lock(name).ttl(TTL).wait(PATIENCE).acquire().expect("free"));
     }
@@ -123,7 +122,7 @@ fn acquire(client: &'static Client, name: &str) -> Guard {
 
 fn open(urls: &str) -> Client {
     let config = Config::builder().masters(urls.split(',')).quarantine(Quarantine::Trust).max_ttl(TTL);
-    // A silent master gets no release before it answers, and a slow machine is no silent master.
+    // Silent masters would get no release before they answer, so the limit must outlast a slow machine.
     let client = config.answer_timeout(PATIENCE).connect().expect("an event loop");
     while client.health().may_fail == 0 {
         thread::yield_now();

@@ -1,8 +1,8 @@
-//! A fork of a process cannot use its clients, whatever its threads were doing: calls are errors at once,
+//! A forked process cannot use its clients, whatever its threads were doing: calls return errors at once, and
 //! drops do nothing.
 //!
-//! The child has one thread and copies of all locks as they were, so the program forks with no test harness
-//! around; the child says by its exit code how it went.
+//! The child has one thread, and copies of all mutexes in their state. So the program forks without a test
+//! harness, and the child reports by its exit code.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -27,8 +27,8 @@ use redlatch_support::{Fleet, PATIENCE, Until};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Forks of a process whose other threads lock and unlock without a pause: one of them finds the mutex
-/// locked.
+/// Number of forks of a process whose other threads lock and unlock all the time, so that a fork finds the
+/// mutex locked.
 const RACE_COUNT: usize = 50;
 
 fn main() {
@@ -47,24 +47,24 @@ fn main() {
 
 fn settings(fleet: &Fleet) -> Config {
     let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust);
-    // Not met by chance.
+    // A limit that no slow answer exceeds.
     let config = config.answer_timeout(Duration::from_secs(20));
     config.build().expect("valid settings")
 }
 
-/// Runs this in a fork, where it must neither panic nor hang.
+/// Runs this in a forked process, where it must neither panic nor hang.
 fn in_child(what: &str, run: impl FnOnce()) {
     match fork().expect("the system forks") {
         Fork::Child => {
             let is_wrong = catch_unwind(AssertUnwindSafe(run)).is_err();
-            // Not by returning: the servers are the parent's to end.
+            // Exits instead of returning, because the servers belong to the parent.
             process::exit(i32::from(is_wrong));
         }
         Fork::Parent(child) => await_end(what, child),
     }
 }
 
-/// Waits for the end of a child, which must be a success.
+/// Waits for a child's end, which must be a success.
 fn await_end(what: &str, child: i32) {
     let given_up = Instant::now() + PATIENCE;
     loop {
@@ -79,7 +79,7 @@ fn await_end(what: &str, child: i32) {
     }
 }
 
-/// The lock is the parent's, at the end of the work too.
+/// The parent keeps the lock, even at the end of the child's work.
 fn work_that_forks_is_lost_in_the_child(fleet: &Fleet) {
     let client = Client::open(settings(fleet)).expect("an event loop");
     let worked = client.lock("work").ttl(TTL).run(|_| match fork().expect("the system forks") {
@@ -88,7 +88,7 @@ fn work_that_forks_is_lost_in_the_child(fleet: &Fleet) {
     });
     match worked {
         Ok(Some(child)) => await_end("work", child),
-        // The child. Not by returning: the servers are the parent's to end.
+        // In the child: exits instead of returning, because the servers belong to the parent.
         Err(RunError::Lost(Some(None))) => process::exit(0),
         Ok(None) => {
             eprintln!("work: the child takes the lock for its own");
@@ -104,7 +104,7 @@ fn a_client_is_refused(fleet: &mut Fleet) {
     let client = Client::open(settings(fleet)).expect("an event loop");
     let [kept, child_extends, child_releases] =
         ["a", "b", "c"].map(|name| client.lock(name).ttl(TTL).acquire().expect("free"));
-    // The background thread has something to do, at any of whose steps the fork may come.
+    // Gives the background thread work, so that the fork may come at any of its steps.
     let mut waiting = client.lock("a").wait(TTL).acquire_async();
     assert!(poll(&mut waiting).is_pending());
     let mut guards = Some((kept, child_extends, child_releases));
@@ -113,7 +113,7 @@ fn a_client_is_refused(fleet: &mut Fleet) {
         refused_in_child(&client, &mut waiting, kept, child_extends, child_releases);
         drop(client.clone());
     });
-    // The parent has all it had.
+    // The parent still has everything.
     let (kept, child_extends, child_releases) = guards.expect("the child has copies");
     assert_eq!(fleet.master(0).key_count(), "3");
     drop(waiting);
@@ -216,7 +216,7 @@ fn a_redlock_is_refused(fleet: &mut Fleet) {
     });
     let left = fleet.masters().map(|master| master.ask("EXISTS g").text()).filter(|it| it == "1");
     assert!(left.count() >= 2, "a fork releases a lock of its parent");
-    // The parent has all it had, and each answer.
+    // The parent still has everything, and gets each answer.
     let mut redlock = owned.expect("the child has a copy");
     let outcome = next_outcome(&mut redlock);
     assert!(matches!(outcome, (lock, Outcome::Acquire(Ok(_))) if lock == waiting), "{outcome:?}");
@@ -232,12 +232,12 @@ fn a_redlock_is_refused(fleet: &mut Fleet) {
     assert_eq!(redlock.drain(TTL, HeldLocks::Leave), 0);
 }
 
-/// The event queue is the parent's, too.
+/// The event queue belongs to the parent, too.
 fn a_waker_wakes_no_parent(fleet: &Fleet) {
     let mut redlock = Redlock::open(settings(fleet)).expect("an event loop");
     let waker = redlock.waker();
     let limit = Duration::from_millis(20);
-    // Something else may end a sleep, but not each of them.
+    // Something else may end some of the sleeps, but not all.
     let sleeps = (0..20).any(|_| {
         in_child("a waker", || waker.wake_by_ref());
         let begun = Instant::now();
@@ -247,7 +247,7 @@ fn a_waker_wakes_no_parent(fleet: &Fleet) {
     assert!(sleeps, "a fork ends the sleep of its parent");
 }
 
-/// Whether an answer has come.
+/// Whether an answer has arrived.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -397,7 +397,7 @@ fn all_refused_in_child(
     });
 }
 
-/// Each call of a client and of what it has handed out, beside those above.
+/// Each other call of a client and of its values.
 fn every_call_is_refused(fleet: &Fleet) {
     let client = Client::open(settings(fleet)).expect("an event loop");
     let held = |name: &str| client.lock(name).ttl(TTL).acquire().expect("free");

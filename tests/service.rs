@@ -1,7 +1,7 @@
-//! The service of `examples/payments.rs` on five masters with TLS: two processes of it charge the same orders
-//! under load, through a change of password, the death of a master and SIGTERM.
+//! The service of `examples/payments.rs` on five masters with TLS: two processes charge the same orders under
+//! load, through a change of password, the death of a master, and SIGTERM.
 //!
-//! The program starts itself anew as the service, for that ends by a signal.
+//! The program runs itself as the service, because the service ends through a signal.
 
 #[path = "../examples/payments.rs"]
 mod payments;
@@ -18,13 +18,13 @@ use std::thread;
 use redlatch_support::{Certificates, Fleet, Master, PATIENCE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Names the task of the program that is started anew.
+/// Names the task of the second process.
 const TASK: &str = "REDLATCH_SERVICE_TEST";
-/// Orders that all callers charge again and again.
+/// Number of orders that all callers charge repeatedly.
 const ORDER_COUNT: u64 = 6;
-/// Callers of each service.
+/// Number of callers of each service.
 const CALLER_COUNT: usize = 4;
-/// Charges that must succeed after each event.
+/// Number of charges that must succeed after each event.
 const CHARGE_COUNT: u64 = 60;
 
 fn main() {
@@ -44,7 +44,7 @@ fn a_service_outlives_passwords_masters_and_signals() {
     set_password(&mut fleet, &[">first"]);
     let services = [(); 2].map(|()| Service::start(&place));
     for service in &services {
-        // The masters have just started: they grant nothing for the longest TTL.
+        // The masters have just started, and grant nothing for the maximum TTL.
         eventually(PATIENCE, "a quorum of masters counts", || service.get("/ready").0 == 200);
     }
     let load = Load::default();
@@ -58,7 +58,7 @@ fn a_service_outlives_passwords_masters_and_signals() {
         }
         load.await_charges("under load");
 
-        // The old password goes when both services have logged in anew at each master.
+        // The old password is removed once both services have logged in again on each master.
         let logins_before: Vec<u64> = fleet.masters().map(login_count).collect();
         set_password(&mut fleet, &[">second"]);
         place.write_login("second");
@@ -102,7 +102,7 @@ fn a_service_outlives_passwords_masters_and_signals() {
     assert!(place.charge_count() >= load.charged.load(Ordering::SeqCst), "a charge is missing");
 }
 
-/// The caller of an order that another client holds gets no address, though a master is dead.
+/// The caller of an order that another client holds sees no address, even if a master is dead.
 fn refuses_without_addresses(fleet: &mut Fleet, service: &Service) {
     let mut ask_all = |line: &str| (0..4).for_each(|index| drop(fleet.master(index).ask(line)));
     ask_all("SET orders:7 other");
@@ -127,14 +127,14 @@ fn set_password(fleet: &mut Fleet, rules: &[&str]) {
     }
 }
 
-/// How often anybody has logged in.
+/// Number of logins so far.
 fn login_count(master: &mut Master) -> u64 {
     let info = master.ask("INFO commandstats").text();
     let calls = info.split("cmdstat_auth:calls=").nth(1).unwrap_or("0,");
     calls.split(',').next().and_then(|calls| calls.parse().ok()).unwrap_or_default()
 }
 
-/// The value of a counter in the text for Prometheus.
+/// Value of a counter in the text for Prometheus.
 fn value_of(page: &str, name: &str) -> u64 {
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in:\n{page}"))
@@ -157,7 +157,7 @@ impl Place {
         Self { masters: urls.join(","), ca_file, login_file, ledger }
     }
 
-    /// Replaces the login at once, as agents of vaults do.
+    /// Replaces the login atomically, as agents of vaults do.
     fn write_login(&self, password: &str) {
         let next = self.login_file.with_extension("next");
         fs::write(&next, format!("app\n{password}\n")).expect("a directory of the test's own");
@@ -202,7 +202,7 @@ impl Service {
         kill_process(pid, Signal::TERM).expect("the service runs");
     }
 
-    /// What it says last, when it has ended well.
+    /// Last output of a service that has ended well.
     fn end(mut self) -> String {
         let mut rest = String::new();
         self.said.read_to_string(&mut rest).expect("text");
@@ -214,7 +214,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It runs only if the test has failed, or has ended.
+        // Only a failed test leaves it running.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -232,11 +232,11 @@ fn request(addr: SocketAddr, method: &str, path: &str) -> io::Result<(u16, Strin
     Ok((status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()))
 }
 
-/// What the callers do and have met.
+/// Work of the callers, and their results.
 #[derive(Default)]
 struct Load {
     charged: AtomicU64,
-    /// By service: whether it may refuse connections, as it ends.
+    /// By service: whether it may refuse connections because it is ending.
     ends: [AtomicBool; 2],
     is_over: AtomicBool,
     failures: Mutex<Vec<String>>,
@@ -249,11 +249,11 @@ impl Load {
                 return;
             }
             let answer = request(addr, "POST", &format!("/orders/{}", turn % ORDER_COUNT));
-            // Looked at after the answer: the end may have begun meanwhile.
+            // Read after the answer, because the end may have begun meanwhile.
             let may_end = self.ends[service].load(Ordering::SeqCst);
             match answer {
                 Ok((200, _)) => drop(self.charged.fetch_add(1, Ordering::SeqCst)),
-                // Somebody else was at it for the whole wait.
+                // Another caller had the lock for the whole wait.
                 Ok((409, _)) => {}
                 Ok((503, _)) if may_end => {}
                 Err(_) if may_end => return,
@@ -265,7 +265,7 @@ impl Load {
         }
     }
 
-    /// Waits until so many more orders are charged.
+    /// Waits until this many more orders are charged.
     fn await_charges(&self, when: &str) {
         let goal = self.charged.load(Ordering::SeqCst) + CHARGE_COUNT;
         eventually(PATIENCE, &format!("orders are charged {when}"), || {
@@ -284,7 +284,7 @@ impl Load {
     }
 }
 
-/// Ends the callers, also when the test fails.
+/// Ends the callers, even if the test fails.
 struct StopAtEnd<'a>(&'a Load);
 
 impl Drop for StopAtEnd<'_> {

@@ -1,9 +1,9 @@
-//! A lock is over when the time that counts the machine's sleep says so.
+//! A lock ends according to the clock that counts the machine's sleep.
 //!
-//! A test cannot suspend the machine. It can have what a process sees of it: a process that enters a time
-//! namespace with another `CLOCK_BOOTTIME` finds that clock ahead of `CLOCK_MONOTONIC` by more than before,
-//! as after a sleep. This needs Linux, the right to make namespaces (in most places root's), `unshare` of
-//! util-linux 2.36, and a process of one thread, for which this program has no test harness.
+//! A test cannot suspend the machine, but can imitate what a process sees: after entering a time namespace
+//! with another `CLOCK_BOOTTIME`, this clock is further ahead of `CLOCK_MONOTONIC`, as after a sleep. This
+//! needs Linux, the right to create namespaces (usually root), `unshare` of util-linux 2.36, and a process
+//! with one thread, so there is no test harness.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 fn main() -> ExitCode {
-    // What asks for the list of tests gets an empty one.
+    // A request for the list of tests gets an empty list.
     if std::env::args().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;
     }
@@ -42,9 +42,9 @@ mod linux {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
     const SLEEP: Duration = Duration::from_secs(3_600);
-    /// Longer than any test may take, shorter than the sleep.
+    /// Longer than any test, and shorter than the sleep.
     const TTL: Duration = Duration::from_secs(1_800);
-    /// What lives longer than the sleep.
+    /// Longer than the sleep.
     const LONG_TTL: Duration = Duration::from_secs(7_200);
 
     // I111
@@ -66,13 +66,13 @@ mod linux {
         redlock.submit(Request::Extend { lock: short, ttl: TTL }).expect("room");
         let extended = outcome_of(&mut redlock, short);
         assert!(matches!(extended, Outcome::Extend(Err(ExtendError::Expired))), "{extended:?}");
-        // The other has as much less.
+        // The other lock has lost as much time.
         let until = redlock.valid_until(long).expect("it is held");
         assert!(until > Instant::now() && until < Instant::now() + LONG_TTL - SLEEP);
         let slept = of_std - until;
         assert!(redlock.suspended().abs_diff(slept) < Duration::from_secs(1));
         assert!(slept.abs_diff(SLEEP) < Duration::from_secs(1), "{slept:?}");
-        // The masters have not slept here, so they still refuse it, and then the release lets it go.
+        // The masters have not slept, so they still refuse, until the release.
         redlock.submit(Request::Release { lock: short, awaited: true }).expect("room");
         assert!(matches!(outcome_of(&mut redlock, short), Outcome::Release(Ok(_))));
         let (lock, until) = acquire(&mut redlock, "short", TTL);
@@ -86,7 +86,7 @@ mod linux {
         println!("a_lock_does_not_outlive_a_sleep: ok, {slept:.3?} slept");
     }
 
-    /// The lock and its end as the outcome has it.
+    /// A lock, and its end according to the outcome.
     fn acquire(redlock: &mut Redlock, resource: &str, ttl: Duration) -> (OpId, Instant) {
         let request = Request::Acquire {
             resource: Resource::new(resource).expect("a valid name"),
@@ -109,7 +109,7 @@ mod linux {
         }
     }
 
-    /// The command line on a machine that had slept before.
+    /// The command line on a machine that slept before the start.
     pub(super) fn a_sleep_before_the_start_is_no_matter() {
         let fleet = Fleet::start(3);
         let ran = unshare()
@@ -122,14 +122,14 @@ mod linux {
         println!("a_sleep_before_the_start_is_no_matter: ok");
     }
 
-    /// What the arguments to come name, on a machine that has slept.
+    /// Runs the program of the following arguments on a machine that has slept.
     fn unshare() -> Command {
         let mut command = command("unshare");
         command.args(["--time", "--boottime", &SLEEP.as_secs().to_string(), "--fork"]);
         command
     }
 
-    /// A time namespace that is an hour ahead, kept by a process of its own.
+    /// A time namespace that is an hour ahead, kept alive by a process.
     pub(super) struct Sleep {
         background: Child,
         namespace: File,

@@ -36,7 +36,7 @@ fn locks_go_on_through_stops_kills_and_restarts() {
     let client = open(&fleet);
     let guard = client.lock("orders:42").acquire().expect("five masters count at once");
     fleet.master(0).stop().expect("it runs");
-    // Not a lock's key: the client may put that back.
+    // Not a lock's key, which the client may restore.
     fleet.master(1).command(&["SET", "other", "value"]).expect("an answer");
     fleet.master(1).kill();
     drop(client.lock("orders:43").acquire().expect("three of five are a quorum"));

@@ -1,11 +1,11 @@
-//! Keys that a parked attempt writes are those that the other scripts know, and the reverse.
+//! Parked attempts and the other scripts understand each other's keys.
 
 use redlatch::internals::SCRIPTS;
 
 use crate::rig::{self, FENCE, FENCE_TTL_MS, HALF_US, HOUR_MS, LOCK, QUEUE, Rig};
 use crate::wire::Value;
 
-/// Runs a script as it is sent.
+/// Runs a script as clients send it.
 fn run(rig: &mut Rig, name: &str, keys: &[&str], args: &[&str]) -> Value {
     let script = SCRIPTS.iter().find(|it| it.name == name).expect("a script");
     let key_count = keys.len().to_string();
@@ -64,7 +64,7 @@ fn foreign_value_is_neither_swapped_nor_adopted() {
     assert_eq!(run(&mut rig, "swap", &[LOCK], &adopt[..3]), Value::Int(0));
     assert_eq!(run(&mut rig, "adopt", &[LOCK, FENCE], &adopt), Value::Int(0));
     assert_eq!(rig.holder().as_deref(), Some("other"));
-    // An error of the server is no answer about the lock.
+    // A server's error is no answer about the lock.
     rig.call(&["ACL", "SETUSER", "default", "-get"]);
     let refused = run(&mut rig, "adopt", &[LOCK, FENCE], &adopt);
     assert!(matches!(refused, Value::Error(_)), "{refused:?}");

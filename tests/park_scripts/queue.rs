@@ -105,7 +105,7 @@ fn a_waiter_yields_to_nobody_and_is_granted() {
     rig.assert_holds(&first);
 }
 
-/// Fills the queue with entries of a dead waiter, whose stay ends at this millisecond.
+/// Fills the queue with a dead waiter's entries, whose stay ends at this millisecond.
 fn fill(rig: &mut Rig, stay_end: i64) {
     let script = "for i = 1, ARGV[1] do redis.call('zadd', KEYS[1], '1' .. i, 'redlatch:1:' .. \
                   string.format('%012.0f', i) .. 'p00000001' .. string.format('%013.0f', ARGV[2]) .. \
@@ -177,7 +177,7 @@ fn a_heartbeat_in_a_full_queue_keeps_its_place() {
     }
 }
 
-/// Counts the entries that commands return to a script, in front of the script.
+/// Code in front of the script that counts the entries returned to it.
 const COUNTING: &str = "local looked, raw = 0, redis local function count(found) \
     for _, it in ipairs(type(found) == 'table' and found or {}) do \
     if string.sub(it, 1, 9) == 'redlatch:' then looked = looked + 1 end end return found end \

@@ -1,4 +1,4 @@
-//! A server, the scripts, and waiters that park there.
+//! A server, the scripts, and parked waiters.
 
 use redlatch::internals::SCRIPTS;
 use redlatch_testing::Fleet;
@@ -14,7 +14,7 @@ pub const HOUR_MS: i64 = 3_600_000;
 pub const HALF_US: i64 = 3_600_000_000;
 pub const FENCE_TTL_MS: i64 = 4 * HOUR_MS;
 
-/// The names of the scripts.
+/// Names of the scripts.
 pub const PARK: &str = "park";
 pub const UNPARK: &str = "unpark";
 pub const SERVE: &str = "serve";
@@ -25,8 +25,8 @@ pub const SHARED_RELEASE: &str = "shared_release_serve";
 pub const FORCE_UNLOCK: &str = "force_unlock_serve";
 pub const SWAP: &str = "swap_parked";
 
-/// The text of a script with hours instead of seconds, so that no pause of the machine ends a stay or shifts
-/// a ticket.
+/// Text of a script with hours instead of seconds, so that no pause of the machine ends a stay or shifts a
+/// ticket.
 fn patient(name: &str) -> String {
     let script = SCRIPTS.iter().find(|it| it.name == name).expect("a script of this name");
     let long = script.text.replace("'redlatch:1:', 3000, 200", "'redlatch:1:', 36000000, 200");
@@ -38,7 +38,7 @@ fn patient(name: &str) -> String {
 pub struct Rig {
     fleet: Fleet,
     pub admin: Wire,
-    /// The server's clock when the test began, in microseconds.
+    /// The server's clock at the start of the test, in microseconds.
     pub start_us: i64,
 }
 
@@ -54,7 +54,7 @@ impl Rig {
         Wire::open(self.fleet.master(0).addr(), channels)
     }
 
-    /// A plain waiter, whose ticket has this place, over a connection of its own.
+    /// A plain waiter with a connection. Its ticket has this place.
     pub fn waiter(&mut self, place: u16) -> Waiter {
         let channel = format!("redlatch:c:{place:022}");
         let wire = self.connect(&[&channel]);
@@ -65,7 +65,7 @@ impl Rig {
         self.admin.call(words)
     }
 
-    /// Runs the script of this name with the keys of the lock.
+    /// Runs the script with this name and the lock's keys.
     pub fn run(&mut self, name: &str, args: &[&str]) -> Value {
         let text = patient(name);
         let has_fence = ![SWAP, SHARED_ACQUIRE].contains(&name);
@@ -79,7 +79,7 @@ impl Rig {
         self.run(SERVE, &[]).int() & 7
     }
 
-    /// The digest of the value that the lock's key has; zero where waiters were notified.
+    /// Digest of the value at the lock's key; zero if waiters were notified.
     pub fn look(&mut self) -> i64 {
         self.run(SERVE, &[]).int() >> 3
     }
@@ -88,12 +88,12 @@ impl Rig {
         self.run(RELEASE, &[value]).int()
     }
 
-    /// Somebody else has the lock.
+    /// Another client acquires the lock.
     pub fn hold(&mut self, value: &str) {
         assert_eq!(self.call(&["SET", LOCK, value, "PX", &HOUR_MS.to_string()]), Value::Text("OK".into()));
     }
 
-    /// The value of the key.
+    /// Value of the lock's key.
     pub fn holder(&mut self) -> Option<String> {
         match self.call(&["GET", LOCK]) {
             Value::Null => None,
@@ -101,7 +101,7 @@ impl Rig {
         }
     }
 
-    /// The ids in the queue, in the order of their tickets.
+    /// Ids in the queue, in the order of their tickets.
     pub fn waiting(&mut self) -> Vec<String> {
         self.entries().iter().map(|it| it[11..23].trim_start_matches("waiter-").to_owned()).collect()
     }
@@ -115,7 +115,7 @@ impl Rig {
         self.call(&["ZCARD", QUEUE]).int()
     }
 
-    /// The readers whose values are in the set, without the marker.
+    /// Readers in the set, without the marker.
     pub fn readers(&mut self) -> Vec<String> {
         let members = self.call(&["ZRANGE", LOCK, "1", "-1"]);
         members.list().iter().map(|it| it.text().to_owned()).collect()
@@ -125,12 +125,12 @@ impl Rig {
         clock_us(&mut self.admin) / 1000
     }
 
-    /// Returns when the server's clock has passed this millisecond.
+    /// Returns once the server's clock has passed this millisecond.
     pub fn pass(&mut self, end_ms: i64) {
         while self.now_ms() <= end_ms {}
     }
 
-    /// This reader is in the set with an end of its own.
+    /// The set must contain this reader, with its own end.
     pub fn assert_reader(&mut self, reader: &Waiter) {
         let end_ms = match self.call(&["ZSCORE", LOCK, &reader.value]) {
             Value::Null => panic!("it is no reader"),
@@ -140,7 +140,7 @@ impl Rig {
         assert!(left_ms <= reader.grant_ms + 1 && left_ms > HOUR_MS / 2, "{left_ms} ms");
     }
 
-    /// The grant of this waiter stands, with its TTL.
+    /// This waiter's grant must stand, with its TTL.
     pub fn assert_holds(&mut self, waiter: &Waiter) {
         assert_eq!(self.holder().as_deref(), Some(waiter.value.as_str()));
         let ttl_ms = self.call(&["PTTL", LOCK]).int();
@@ -229,9 +229,9 @@ pub struct Waiter {
     pub place: u16,
     pub round: u32,
     pub ticket: i64,
-    /// The ticket that the server answered last; empty where it is unknown.
+    /// The server's last answered ticket; empty if unknown.
     pub at: String,
-    /// When it asked first; the time waited follows from it.
+    /// Time of the first request, from which the waiting time follows.
     pub asked_us: i64,
     pub old: String,
     pub yields: bool,
@@ -334,7 +334,7 @@ impl Waiter {
         answer
     }
 
-    /// Parks and is not granted. Returns the answer.
+    /// Parks without a grant. Returns the answer.
     pub fn waits(&mut self) -> Waiting {
         match self.park() {
             Answer::Waiting(waiting) => waiting,

@@ -1,4 +1,4 @@
-//! Parks and releases of plain locks: which waiter has the lock next, and how it hears of it.
+//! Parks and releases of plain locks: which waiter is next, and how it learns of its turn.
 
 use crate::rig::{LOCK, QUEUE, RELEASE, Rig, SWAP};
 
@@ -132,7 +132,7 @@ fn a_stale_waiter_is_rung_for_200_ms() {
 #[test]
 fn a_ring_lengthens_no_stay() {
     let mut rig = Rig::new();
-    // On a late machine a short stay may end before the ring.
+    // On a slow machine, a short stay may end before the ring.
     let is_rung = (0..100).any(|_| {
         rig.call(&["FLUSHALL"]);
         rig.hold("other");

@@ -1,4 +1,4 @@
-//! A connection that speaks RESP3, whose replies and pushes the crate's decoder takes apart.
+//! A RESP3 connection, whose replies and pushes the crate's decoder reads.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -87,7 +87,7 @@ impl Wire {
         self.stream.write_all(&out).expect("the server reads");
     }
 
-    /// Sends a command and reads up to its reply; pushes on the way are kept.
+    /// Sends a command, and reads up to its reply. Keeps pushes that arrive before it.
     pub fn call<A: AsRef<[u8]>>(&mut self, words: &[A]) -> Value {
         self.send(words);
         loop {
@@ -115,7 +115,7 @@ impl Wire {
         }
     }
 
-    /// All messages so far. A push stands before the reply to a later command.
+    /// All messages so far. A push comes before the reply to a later command.
     pub fn messages(&mut self) -> Vec<String> {
         self.call(&["PING"]);
         std::mem::take(&mut self.messages)
