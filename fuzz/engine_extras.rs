@@ -10,7 +10,7 @@ use super::Run;
 use super::callers::NAMES;
 use super::model::{fence_key, queue_key};
 
-/// Largest number of such requests at the same time.
+/// Largest number of simultaneous requests that are not locks.
 const QUERY_COUNT_MAX: usize = 4;
 /// Another client's connection number at each model master. It acquires and releases locks like any client.
 const RIVAL_PLACE: usize = 2;

@@ -89,8 +89,8 @@ pub fn is_noscript(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
 }
 
-/// The payload of a message, `None` inside if it is no channel's message. A channel's confirmation is a
-/// reply, not a message.
+/// Payload of a push: `Some(None)` if the push is no message of a channel. `None` if `reply` is no push, or
+/// is a channel's confirmation, which answers a request.
 pub fn message<'a>(reply: &Reply<'a>) -> Option<Option<&'a [u8]>> {
     let Reply::Push(elements) = reply else { return None };
     match &elements.iter().collect::<Vec<_>>()[..] {

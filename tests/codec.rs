@@ -1,8 +1,7 @@
 //! The codec through its public interface: every short input, and a seeded run of the fuzz targets'
 //! properties.
 //!
-//! The seeds are fixed, so a failure repeats in every run. `cargo +nightly fuzz run <target>` searches
-//! further.
+//! The seeds are fixed, so a failure repeats in every run. `scripts/fuzz` searches further.
 
 #[path = "../fuzz/properties.rs"]
 mod properties;

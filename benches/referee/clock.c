@@ -1,7 +1,7 @@
-/* A clock that steps on request, for a server that this library is preloaded into. The file that REFEREE_CLOCK names holds the
- * step of the wall clock: seconds, as a 64-bit integer of this machine. The monotonic clock is as ever.
+/* A clock that steps on request, preloaded into a server. REFEREE_CLOCK names the file with the step of the wall clock: seconds, as a
+ * 64-bit integer of this machine. The monotonic clock stays right.
  *
- * libfaketime does the same and more, but hangs with a server that uses jemalloc: it allocates while it starts. */
+ * libfaketime does the same and more, but hangs with a server that uses jemalloc, because it allocates during its start. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -396,7 +396,7 @@ killed! {
     replaced_server_trusted: ReplacedServerTrusted by masters::a_replaced_server_is_no_restart;
     /// Strict mode believes the uptime that a server reports.
     uptime_in_strict: UptimeInStrict by masters::strict_mode_believes_no_uptime;
-    /// A mark speaks for any process.
+    /// A mark is valid for any process.
     mark_of_other_process: MarkOfOtherProcess by masters::a_mark_speaks_for_the_process_that_it_names;
     /// A mark is valid for a process whatever happened to its memory since.
     mark_of_other_history: MarkOfOtherHistory by masters::a_mark_from_before_a_failover_counts_for_nothing;

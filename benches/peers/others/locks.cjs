@@ -1,4 +1,4 @@
-// Contenders by lock libraries for Node.js: node-redlock and redis-semaphore. See ../src/family.rs for what is said and heard.
+// Contenders with lock libraries for Node.js: node-redlock and redis-semaphore. ../src/family.rs describes the protocol.
 //
 //   node locks.cjs PEER contend COUNT SECONDS HOLD_MS PAUSE_MS HOST:PORT…
 //   node locks.cjs PEER keep    COUNT SECONDS TTL_MS  0        HOST:PORT…
@@ -18,7 +18,7 @@ const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
 const nowUs = () => Math.round((performance.timeOrigin + performance.now()) * 1000);
 const connect = () => addresses.map(([host, port]) => new Redis({ host, port: Number(port) }));
 
-// A function that acquires a lock and gives one that releases it. The pauses between tries are the libraries' own.
+// A function that acquires a lock and returns a function that releases it. Pauses between tries are the libraries' own.
 const peers = {
   "node-redlock": () => {
     const redlock = new Redlock(connect(), { retryCount: -1 });
@@ -52,7 +52,7 @@ async function contend(who, events, end) {
   }
 }
 
-// Keeps so many locks by the library's own renewal; tells how many it says were lost.
+// Keeps this many locks with the library's own renewal. Prints how many it reports as lost.
 const keepers = {
   "node-redlock": async (hold) => {
     const redlock = new Redlock(connect(), { retryCount: 10 });

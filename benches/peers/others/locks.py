@@ -1,4 +1,4 @@
-"""Contenders by python-redis-lock, whose waiters are woken by BLPOP, on one master. See ../src/family.rs.
+"""Contenders with python-redis-lock, whose waiters are woken by BLPOP, on one master. See ../src/family.rs.
 
 python locks.py python-redis-lock contend COUNT SECONDS HOLD_MS PAUSE_MS HOST:PORT
 python locks.py python-redis-lock keep    COUNT SECONDS TTL_MS  0        HOST:PORT

@@ -1,7 +1,7 @@
-// The loop of each contender in JavaScript: the same as in ../src/contender/main.rs.
+// The loop of each contender in JavaScript, as in ../src/contender/main.rs.
 //
-// A library gives { acquire, release }: acquire resolves to a function that tells for how many more ms the lock is valid by the
-// library's own words, or rejects.
+// A library exports { acquire, release }: acquire resolves to a function that returns the lock's remaining validity in ms, as the
+// library reports it, or rejects.
 "use strict";
 const { spawn } = require("node:child_process");
 const { Redis } = require("ioredis");
@@ -31,7 +31,7 @@ async function visit(locks) {
     say("refused", ns());
     return;
   }
-  // In this order: a delay between the two readings makes the validity shorter, never longer.
+  // In this order, a delay between the two readings only shortens the validity.
   const now = ns();
   say("acquired", now, now + BigInt(Math.round(left() * 1e6)));
   const stop = number("REFEREE_STOP_MS");

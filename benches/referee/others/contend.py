@@ -1,4 +1,4 @@
-"""The loop of each contender in Python: the same as in ../src/contender/main.rs.
+"""The loop of each contender in Python, as in ../src/contender/main.rs.
 
 A library gives two functions: acquire() returns until when the lock is valid by the library's own words, in seconds of
 time.monotonic(), or None; release() releases it.
@@ -17,7 +17,7 @@ TIME_MS = int(os.environ["REDLATCH_DRILL_TIME_MS"])
 HOLD_S = int(os.environ.get("REFEREE_HOLD_MS", "0")) / 1000
 STOP_S = int(os.environ.get("REFEREE_STOP_MS", "0")) / 1000
 
-# Each reply that does not come is logged, with its stack.
+# Each missing reply is logged with its stack.
 logging.disable(logging.CRITICAL)
 
 

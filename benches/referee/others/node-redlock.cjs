@@ -1,4 +1,4 @@
-// redlock by Mike Marcacci. Its defaults, but for retries that fit into one TTL: 5 after up to 400 ms each.
+// redlock by Mike Marcacci, with its defaults except for retries that fit into one TTL: 5, after up to 400 ms each.
 "use strict";
 const { default: Redlock } = require("redlock");
 const { contend } = require("./contend.cjs");

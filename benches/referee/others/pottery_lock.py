@@ -1,4 +1,4 @@
-"""Redlock of pottery. Its defaults, and a wait of one TTL. How long a lock is valid it tells by locked(), which asks the masters."""
+"""Redlock of pottery, with its defaults and a wait of one TTL. It reports a lock's validity through locked(), which asks the masters."""
 
 import time
 

@@ -1,5 +1,5 @@
-// RedlockMutex of redis-semaphore. Its defaults, but for a wait of one TTL, and no renewal: no hold here needs one. It states no
-// validity; the documentation has the lock end one lockTimeout after it was acquired.
+// RedlockMutex of redis-semaphore, with its defaults except for a wait of one TTL, and without renewal, which no hold here needs.
+// It states no validity; according to its documentation, a lock ends one lockTimeout after its acquisition.
 "use strict";
 const { RedlockMutex } = require("redis-semaphore");
 const { contend } = require("./contend.cjs");

@@ -1,4 +1,4 @@
-// redlock-universal. Its defaults, but for retries that fit into one TTL: 10 after 200 ms each.
+// redlock-universal, with its defaults except for retries that fit into one TTL: 10, after 200 ms each.
 "use strict";
 const { createRedlock, IoredisAdapter } = require("redlock-universal");
 const { contend } = require("./contend.cjs");

@@ -1,4 +1,4 @@
-"""redlock-py. Its defaults, but for retries that fit into one TTL: 10 tries, 200 ms apart."""
+"""redlock-py, with its defaults except for retries that fit into one TTL: 10 tries, 200 ms apart."""
 
 import time
 
