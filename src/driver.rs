@@ -157,7 +157,7 @@ impl Driver {
         let mut deadline = start + self.engine.config().connect_timeout * 2;
         while !self.engine.is_settled() {
             let now = clock::now();
-            // Later turns would compute a later deadline; the first stays.
+            // Later turns would compute a later deadline, so the first one stays.
             if self.engine.has_quorum() {
                 deadline = deadline.min(now + (now - start).max(limits::STRAGGLER_WAIT));
             }
@@ -169,8 +169,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Writes, waits for an event, for `limit` or for the engine's next deadline, then reads and does what is
-    /// due.
+    /// Writes, waits for an event, for `limit` or for the engine's next deadline, then reads and handles due
+    /// deadlines.
     pub(crate) fn turn(&mut self, poller: &mut Poller, limit: Option<Duration>) -> io::Result<()> {
         let due = self.begin_turn().map(|at| at.saturating_duration_since(clock::now()));
         let timeout = match (due, limit) {

@@ -102,7 +102,7 @@ impl Channel {
         }
     }
 
-    /// The end of the validity of the peer's certificate, as a time since the Unix epoch; `None` without TLS.
+    /// Expiry of the peer's certificate, since the Unix epoch; `None` without TLS.
     pub(super) fn certificate_end(&self) -> Option<Duration> {
         match self {
             Self::Plain { .. } => None,
@@ -140,7 +140,7 @@ impl Channel {
         }
     }
 
-    /// Reads what has arrived, as much as fits.
+    /// Reads as many arrived bytes as fit.
     #[inline]
     pub(super) fn recv(&mut self, space: &mut [u8]) -> io::Result<Received> {
         match self {

@@ -333,7 +333,7 @@ impl Probe {
         Ok(answers.into_iter().next().unwrap_or(Answer::Null))
     }
 
-    /// Asks nothing until then.
+    /// Sends nothing until this time.
     pub fn pause_until(&self, at: Instant) {
         thread::sleep(at.saturating_duration_since(clock::now()));
     }

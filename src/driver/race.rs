@@ -132,7 +132,7 @@ impl Race {
     }
 }
 
-/// Makes what progress is possible now. Returns whether the connection is open.
+/// Makes as much progress as possible now. Returns whether the connection is open.
 fn connects(channel: &mut Channel, registry: &Registry, token: Token) -> io::Result<bool> {
     channel.handle_writable()?;
     // The TLS handshake advances with reads.

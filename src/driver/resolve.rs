@@ -96,7 +96,7 @@ impl Resolver {
         started.err().map(Err)
     }
 
-    /// The attempt that wanted the address is over.
+    /// Forgets a lookup whose attempt is over.
     pub(super) fn forget(&mut self, master: MasterId) {
         self.lookups[master.index()].is_wanted = false;
     }

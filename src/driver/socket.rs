@@ -69,7 +69,7 @@ impl Socket {
         Ok(Self { stream: Stream::Unix(stream), is_connected: false, is_writable: false })
     }
 
-    /// Changes the token of the events, and raises those again that have already happened.
+    /// Changes the token of the events, and raises past events again.
     pub(super) fn register_anew(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match &mut self.stream {
             Stream::Tcp(stream) => registry.reregister(stream, token, INTEREST),

@@ -52,7 +52,7 @@ pub(super) struct TlsSocket {
     plaintext_size: usize,
     /// Whether the peer's `close_notify` has come.
     has_ended: bool,
-    /// Whether the handshake is done and the driver knows.
+    /// Whether the handshake is done, and the driver has learnt so.
     is_established: bool,
     has_client_certificate: bool,
 }

@@ -35,7 +35,7 @@ impl Rig {
     fn new(host: &Host, conduct: Conduct) -> Self {
         let peer = Peer::new(host, conduct);
         let config = Config::builder().master(peer.url()).quarantine(Quarantine::Trust).on_event(|_| {});
-        // Nothing is late.
+        // No answer counts as late.
         let config = config.answer_timeout(PATIENCE).connect_timeout(PATIENCE).max_ttl(PATIENCE * 4);
         let config = match host.server {
             Some(_) => config.tls(Tls::new().ca(Pem::Bytes(host.ca.clone().into_bytes()))),
@@ -54,7 +54,7 @@ impl Rig {
         }
     }
 
-    /// Both sides make what progress they can.
+    /// Both sides make as much progress as they can.
     fn turn(&mut self) {
         assert!(clock::now() < self.given_up, "it does not go on behind {:?}", self.trace);
         self.driver.turn(&mut self.poller, Some(Duration::ZERO)).expect("a turn");
@@ -324,7 +324,7 @@ fn a_peer_that_breaks_the_protocol_is_left() {
         while shown(&rig.trace) != ["connected"] {
             rig.turn();
         }
-        // A lookup has ended, and nobody has taken its result.
+        // A lookup has ended, and its result was not taken.
         let master = MasterId::new(0).expect("small");
         assert!(rig.driver.resolver.resolve(master, "localhost", 1).is_none());
         loop {

@@ -1,4 +1,4 @@
-//! The end of a certificate's validity, read from its DER bytes.
+//! Expiry of a certificate, read from its DER bytes.
 //!
 //! ```text
 //!  Certificate ─ SEQUENCE ─ tbsCertificate ─ SEQUENCE: [0] version?, serial, algorithm, issuer, validity, …
@@ -12,7 +12,7 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// End of the validity, as time since the Unix epoch; `None` if earlier, or for malformed bytes.
+/// Expiry since the Unix epoch; `None` if earlier, or for malformed bytes.
 pub(super) fn not_after(certificate: &[u8]) -> Option<Duration> {
     let (certificate, _) = content(certificate, SEQUENCE)?;
     let (body, _) = content(certificate, SEQUENCE)?;

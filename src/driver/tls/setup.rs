@@ -155,7 +155,7 @@ const CURVES: [(&[u8], &str); 5] = [
     (&[0x2b, 0x65, 0x71], "Ed448"),
 ];
 
-/// What the bytes look like, if nothing usable was found.
+/// Apparent form of the bytes, if nothing usable was found.
 fn form(bytes: &[u8]) -> Option<&'static str> {
     [
         ("BEGIN OPENSSH PRIVATE KEY", "it is in the form of OpenSSH"),
@@ -202,7 +202,7 @@ pub enum TlsError {
         /// The error.
         source: io::Error,
     },
-    /// A file, or the given bytes, lack what they should contain.
+    /// A file or the given bytes lack the expected content.
     #[error("{what} {place} is unusable: {why}; give {wanted} in PEM form")]
     Unusable {
         /// Purpose of the file or bytes, such as `the CA`.

@@ -103,7 +103,7 @@ impl Pair {
         }
     }
 
-    /// Both sides make what progress they can.
+    /// Both sides make as much progress as they can.
     fn turn(&mut self) -> io::Result<Received> {
         self.socket.handle_writable()?;
         let received = self.socket.recv(&mut [0; 64])?;
@@ -234,8 +234,8 @@ fn an_alert_in_place_of_a_handshake_is_named() {
     assert!(error.to_string().contains("it has no TLS cipher or kind of key in common"), "{error}");
 }
 
-/// No event comes for bytes that the last event announced: of one record larger than the room of a
-/// read, of several records, of more records than one read of the socket takes, and of half a record.
+/// No further event announces the rest of the bytes: of one record larger than the room of a read, of several
+/// records, of more records than one read of the socket takes, and of half a record.
 #[test]
 fn one_event_reads_all_arrived_bytes() {
     for size in [1000, 10_001, limits::READ_SIZE, 3 * limits::READ_SIZE + 7] {

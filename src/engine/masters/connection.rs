@@ -1,4 +1,4 @@
-//! One connection to a master: its state, its bytes, and when to try it again.
+//! One connection to a master: its state, its bytes, and the time of the next attempt.
 //!
 //! ```text
 //!        Connect              handle_connected            nonce echoed
@@ -39,7 +39,7 @@ pub(crate) struct LoginState {
 
 #[derive(Debug)]
 enum LoginAnswer {
-    /// None yet. The login is kept to remove it from messages; a handshake keeps its own.
+    /// No answer yet. Keeps the login to remove it from messages; a handshake keeps its own.
     Pending(Option<Box<Login>>),
     Accepted,
     /// The earlier login stays valid.
@@ -77,12 +77,12 @@ impl<T: Copy> Connection<T> {
         matches!(self.state, State::Down { .. })
     }
 
-    /// Whether it was ever lost or could not be opened.
+    /// Whether the connection was ever lost, or could not be opened.
     pub(crate) const fn has_failed(&self) -> bool {
         self.failure_count > 0
     }
 
-    /// When to try it, or the deadline for the next state. `None` if ready.
+    /// Time of the next attempt, or deadline for the next state. `None` if ready.
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Down { retry_at } => Some(retry_at),
@@ -126,7 +126,7 @@ impl<T: Copy> Connection<T> {
         is_sent
     }
 
-    /// The nonce came back. Returns what the handshake learnt.
+    /// The nonce came back. Returns the facts from the handshake.
     pub(crate) fn finish_handshake(&mut self, now: Instant) -> Learnt {
         let before = std::mem::replace(&mut self.state, State::Ready { since: now });
         let State::Handshake { handshake, .. } = before else { unreachable!("its handshake is done") };
@@ -151,7 +151,7 @@ impl<T: Copy> Connection<T> {
         limits::BACKOFF_MIN.saturating_mul(1 << doublings).min(limits::BACKOFF_MAX)
     }
 
-    /// The connection is lost or must be closed, with all owed replies.
+    /// Ends the connection, with all owed replies.
     pub(crate) fn close(&mut self, retry_at: Instant) {
         self.state = State::Down { retry_at };
         self.wire.clear();
@@ -199,7 +199,7 @@ impl State {
     }
 }
 
-/// Connections that the driver is to open or close, and names that it is to look up again.
+/// Connections that the driver must open or close, and names that it must look up again.
 #[derive(Debug)]
 pub(crate) struct Wishes {
     connect: MasterSet,
@@ -229,7 +229,7 @@ impl Wishes {
         self.look_up.insert(master);
     }
 
-    /// The credentials of a master have come.
+    /// The provider has returned the credentials of a master.
     pub(crate) fn note_login(&mut self, master: MasterId) {
         if self.awaiting_login.contains(master) {
             self.awaiting_login.remove(master);
@@ -237,7 +237,7 @@ impl Wishes {
         }
     }
 
-    /// Withdraws the wish for a connection, and has the current one closed if it `is_open`.
+    /// Withdraws the wish for a connection, and asks to close the present one if it `is_open`.
     pub(crate) const fn close(&mut self, master: MasterId, is_open: bool) {
         self.connect.remove(master);
         self.look_up.remove(master);
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(wishes.poll(), None);
     }
 
-    /// Longest of many pauses after `failure_count` failures and a connection that lasted `lasted`.
+    /// Longest of many pauses after `failure_count` failures and a connection with the duration `lasted`.
     fn longest_pause_after(failure_count: u32, lasted: Duration) -> Duration {
         let (since, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
         let pauses = (0..500).map(|_| {

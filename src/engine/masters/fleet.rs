@@ -36,7 +36,7 @@ pub(crate) struct Fleet {
     pub(crate) config: Arc<Config>,
     links: Vec<Link>,
     pub(crate) all: MasterSet,
-    /// End of the last long time in which nobody read from the connections. A master's silence counts from
+    /// End of the last long time in which no thread read from the connections. A master's silence counts from
     /// here.
     pub(crate) unread_until: Instant,
     pub(crate) quorum: usize,
@@ -213,7 +213,7 @@ impl Fleet {
         }
     }
 
-    /// As [`Fleet::distribute_gathered`]; returns the masters that had room.
+    /// Like [`Fleet::distribute_gathered`]; returns the masters that had room.
     #[inline(never)]
     fn distribute(&mut self) -> MasterSet {
         let Gathered { masters, bytes, owed } = &mut self.gathered;
@@ -245,12 +245,12 @@ impl Fleet {
         if !matches!(link.connection.state, State::Connecting { .. }) {
             return;
         }
-        // No timer needed: the connect's timer fires before this deadline.
+        // Needs no timer, because the connect's timer fires before this deadline.
         link.start_handshake(ground.now, &self.config, login, &mut ground.rng);
         self.has_queued = true;
     }
 
-    /// The reason to show for a broken connection; `None` if the link had none.
+    /// Reason to show for a broken connection; `None` if the link had no connection.
     pub(crate) fn why_lost<'a>(&self, master: MasterId, why: &'a str) -> Option<Cow<'a, str>> {
         let link = self.link(master);
         if link.connection.is_down() {
@@ -398,9 +398,9 @@ impl Fleet {
         }
     }
 
-    /// A master missed a deadline. If it sent nothing at all for `limit`, it gets no acquisitions until it
-    /// does. A master that owes nothing is not silent: an earlier connection took the unanswered request with
-    /// it.
+    /// A master missed a deadline. If it has sent nothing for `limit`, it gets no acquisitions until it sends
+    /// something. A master that owes nothing is not silent: the unanswered request ended with an earlier
+    /// connection.
     pub(crate) fn note_missed(&mut self, ground: &mut Ground, master: MasterId, limit: Duration) {
         if self.owed_count(master) == 0 {
             return;
@@ -455,7 +455,8 @@ impl Fleet {
             + if is_gathered { self.gathered.owed.len() } else { 0 }
     }
 
-    /// Extra time for the longest queue of owed replies, among the `masters` heard from within `limit`.
+    /// Extra time for the longest queue of owed replies, among the `masters` that sent something within
+    /// `limit`.
     pub(crate) fn backlog(&self, now: Instant, masters: MasterSet, limit: Duration) -> Duration {
         let is_heard = |master: &MasterId| {
             let heard_at = self.link(*master).heard_at.max(self.unread_until);
@@ -526,7 +527,7 @@ impl Fleet {
         self.fail_unasked_but(claim, MasterSet::EMPTY);
     }
 
-    /// As [`Fleet::fail_unasked`], but skips the masters `left` out on purpose.
+    /// Like [`Fleet::fail_unasked`], but skips the masters that were `left` out on purpose.
     pub(crate) fn fail_unasked_but(&mut self, claim: &mut Claim, left: MasterSet) {
         for master in self.all.without(claim.asked).without(left).iter() {
             claim.record(master, Vote::Failed(self.why_unasked(master)));
@@ -548,7 +549,7 @@ impl Fleet {
         }
     }
 
-    /// Why a request to all usable masters did not go to this one.
+    /// Why a request to all usable masters did not go to this master.
     pub(crate) fn why_unasked(&self, master: MasterId) -> Failure {
         if self.usable.contains(master) { Failure::QueueFull } else { self.link(master).absence() }
     }

@@ -1,9 +1,9 @@
-//! The first commands of a new connection, sent in one write, and the facts learnt from the answers.
+//! The first commands of a new connection, sent in one write, and the facts in the answers.
 //!
 //! The last command echoes a nonce. The connection votes only when the nonce comes back (I20), because every
 //! earlier reply has then met its request. Login and database must succeed; all other steps are optional. If
-//! an optional step is refused, or its reply is no answer to it, the text is kept for display. A passing
-//! error ends the connection, so that the next handshake asks again.
+//! an optional step is refused, or gets an unsuitable reply, the text is kept for display. A temporary error
+//! ends the connection, so that the next handshake asks again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::resp::{self, Reply};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandshakeStep {
     Auth,
-    /// Only if waiting is on. From here on the connection may carry messages between replies.
+    /// Only if waiters may park. From here on the connection may carry messages between replies.
     Hello,
     Select,
     SetName,
@@ -47,8 +47,8 @@ pub(crate) enum HandshakeStep {
     TryShardedPublish,
     /// On the plain channel, which is used if the master refuses sharded channels.
     TryPublish,
-    /// Rights that scripts need, but whose lack they would not report: a script would grant a lock and take
-    /// it back, or ask nobody.
+    /// Rights that scripts need, but whose absence they would not report: a script would grant a lock and
+    /// take it back, or ask no waiter.
     TryQueue,
     Time,
     Echo,
@@ -113,9 +113,9 @@ const NONCE_SIZE: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Handshake {
     nonce: [u8; NONCE_SIZE],
-    /// Channel of this connection; empty if it is to have none.
+    /// Channel of this connection; empty for none.
     channel: Arc<[u8]>,
-    /// Kept to remove it from messages.
+    /// Login to remove from messages.
     login: Option<Login>,
     pub(crate) learnt: Learnt,
 }
@@ -130,7 +130,7 @@ pub(crate) struct Learnt {
     pub(crate) version: Option<Box<str>>,
     pub(crate) replication: Replication,
     pub(crate) maxmemory_policy: Option<Box<str>>,
-    /// What other clients know about the process.
+    /// Other clients' mark of the process.
     pub(crate) mark: MarkFound,
     pub(crate) record: Found,
     pub(crate) has_del_if_eq: bool,
@@ -151,7 +151,7 @@ pub struct Replication {
     /// `master`, or `slave` for a replica.
     pub(crate) role: Option<Box<str>>,
     /// Identity of the process's last promotion: a hash of its replication ids and of the offset up to which
-    /// it followed another master. `None` if the process remembers no time as a replica.
+    /// it followed another master. `None` if the process does not remember being a replica.
     pub promotion: Option<u64>,
 }
 
@@ -175,7 +175,7 @@ impl Replication {
 }
 
 impl Learnt {
-    /// Whether this login may use waiters' queues there, and gets messages.
+    /// Whether this login may use the master's queues of waiters, and gets messages.
     pub(crate) fn parks(&self) -> bool {
         let needed = [PARKING, SCRIPTS];
         !self.channel.is_empty() && !self.refused.iter().any(|(name, _)| needed.contains(name))
@@ -230,7 +230,7 @@ impl Learnt {
         }
     }
 
-    /// The mark, if it speaks for this process and history.
+    /// The mark, if it is valid for this process and history.
     pub(crate) fn own_mark(&self) -> Option<&Mark> {
         self.mark.of(self.run_id.as_deref(), self.replication.promotion)
     }
@@ -274,7 +274,7 @@ impl Learnt {
         Some(Trouble::StrictUnreported { fields, info_refusal }.to_string())
     }
 
-    /// The fields of `INFO` that the master does not report, with its refusal of `INFO`.
+    /// Fields of `INFO` that the master does not report, and its refusal of `INFO`, if any.
     pub(crate) fn unreported(&self) -> Option<(String, Option<&str>)> {
         let reported = [
             ("run_id", self.run_id.is_some()),
@@ -330,7 +330,7 @@ pub(crate) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
     }
 }
 
-/// A server's error without the login or the command's arguments that it may repeat.
+/// A server's error, without the login and the command's arguments, which servers may repeat.
 pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str> {
     command::answer::error_text(without_password(without_arguments(text), login))
 }

@@ -61,7 +61,7 @@ impl Identity {
     }
 }
 
-/// What a handshake reveals about the process before.
+/// What a handshake reveals about the last process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Predecessor {
     /// The same process answered.
@@ -83,7 +83,7 @@ pub(crate) struct Comparison {
     pub(crate) due_at: Option<Instant>,
 }
 
-/// How often another process was found than before.
+/// How often the process changed.
 #[derive(Debug)]
 struct Changes {
     count: u32,
@@ -96,8 +96,8 @@ pub(crate) struct Link {
     pub(crate) connection: Connection<Owed>,
     /// First deadline that the master missed, if it has been silent since.
     pub(crate) silent_since: Option<Instant>,
-    /// Set if the master is to get requests again once it is heard: it was silent, or its queues are still
-    /// more than half full after a request found no room.
+    /// Set if the master gets requests again only after it sends something: it was silent, or its queues are
+    /// still more than half full after a request found no room.
     pub(crate) is_unasked: bool,
     pub(crate) by: Commands,
     pub(crate) learnt: Learnt,
@@ -116,9 +116,9 @@ pub(crate) struct Link {
     pub(crate) facts_due_at: Option<Instant>,
     /// When its name was last looked up again.
     looked_up_at: Option<Instant>,
-    /// When bytes last came from it.
+    /// When bytes last came from the master.
     pub(crate) heard_at: Instant,
-    /// Why it is not connected.
+    /// Why the master is not connected.
     pub(crate) why: Arc<str>,
     identity: Option<Identity>,
     changes: Option<Changes>,
@@ -158,7 +158,7 @@ impl Link {
         }
     }
 
-    /// Why this master gets no requests, if it gets none.
+    /// Why this master gets no requests.
     pub(crate) fn absence(&self) -> Failure {
         if self.connection.is_ready() {
             Failure::Silent
@@ -167,7 +167,7 @@ impl Link {
         }
     }
 
-    /// Why it is unfit or risky as a lock master.
+    /// Why the server is unfit or risky as a lock master.
     pub(crate) fn warnings(&self, now: Instant) -> Vec<Warning> {
         let mut warnings = Vec::new();
         if let Some(Changes { count, last_at }) = self.changes {
@@ -205,7 +205,7 @@ impl Link {
         warnings
     }
 
-    /// The error with which it refused to publish messages, if it did.
+    /// The error with which the master refused to publish messages, if it did.
     pub(crate) fn publish_refusal(&self) -> Option<&str> {
         let refused = self.learnt.refused.iter().find(|(name, _)| *name == HandshakeStep::TryPublish.name());
         refused.map(|(_, text)| &**text)
@@ -219,12 +219,12 @@ impl Link {
         }
     }
 
-    /// What a fleet record needs to know about it.
+    /// What a fleet record needs to know about the master.
     pub(crate) fn seen<'a>(&'a self, name: &'a str) -> Seen<'a> {
         Seen { name, found: &self.learnt.record, run_id: self.learnt.run_id.as_deref() }
     }
 
-    /// Whether it may belong to a new fleet, as far as this client knows.
+    /// Whether the master may belong to a new fleet, as far as this client knows.
     pub(crate) fn may_be_new(&self) -> bool {
         let is_young = self.learnt.uptime.is_some_and(|uptime| uptime < limits::FOUNDING_UPTIME_MAX);
         is_young && self.learnt.record == Found::Absent && self.changes.is_none()
@@ -260,9 +260,9 @@ impl Link {
         self.heard_at = now;
     }
 
-    /// The nonce came back: takes over what was learnt. Returns also whether another process answered than
-    /// before. [`Link::set_quarantine`] then decides when the master counts, and [`Link::refuse_unfit`] whether
-    /// it counts at all.
+    /// The nonce came back: takes over the facts from the handshake. Also returns whether the process has
+    /// changed. [`Link::set_quarantine`] then decides when the master counts, and [`Link::refuse_unfit`]
+    /// whether it counts at all.
     pub(crate) fn finish_handshake(
         &mut self,
         now: Instant,
@@ -311,10 +311,10 @@ impl Link {
         self.mark_due_at = watch_end.filter(|_| is_to_mark);
     }
 
-    /// Another process answered than before. If it may already have run when its predecessor was last heard,
+    /// The process has changed. If the new one may already have run when its predecessor last sent something,
     /// it may have replaced the predecessor without ever having its locks.
     fn meet_process(&mut self, now: Instant, age: Duration) -> (Predecessor, bool) {
-        // Nothing to compare: the last named process is remembered.
+        // Without a name there is nothing to compare, so the last named process stays remembered.
         let Some(run_id) = self.learnt.run_id.clone() else { return (Predecessor::Unknown, false) };
         let before = self.identity.take();
         let unheard = before.as_ref().map(|before| now - before.heard_at);
@@ -389,7 +389,7 @@ impl Link {
         }
     }
 
-    /// The connection is lost or must be closed, with all owed replies. Sets the time of the next attempt.
+    /// Ends the connection, with all owed replies, and sets the time of the next attempt.
     pub(crate) fn fail(&mut self, now: Instant, why: &str, rng: &mut impl Rng) {
         let pause = self.connection.back_off(now, rng);
         if self.connection.is_ready()
@@ -525,7 +525,7 @@ impl RoundTrip {
         self.mean
     }
 
-    /// Time within which it answers, if nothing is wrong.
+    /// Time within which the master normally answers.
     pub(crate) fn limit(self) -> Duration {
         self.mean + self.deviation * 4
     }

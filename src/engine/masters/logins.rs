@@ -92,7 +92,7 @@ impl Logins {
         Some(LinkRequest::Credentials(master))
     }
 
-    /// Whether a connect has its credentials. If not, the provider is asked.
+    /// Whether a connect has its credentials. If not, asks the provider.
     pub(crate) fn is_there(&mut self, master: MasterId) -> bool {
         let own = &mut self.masters[master.index()];
         let is_there = own.serves == Serves::Next;

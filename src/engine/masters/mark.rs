@@ -1,5 +1,5 @@
-//! The mark: a key on each master that tells other clients since when the master's process has had its
-//! memory, and how long a client has watched the process.
+//! The mark: a key on each master that shows other clients how old the memory of the master's process is, and
+//! how long a client has watched the process.
 //!
 //! ```text
 //!  <prefix>redlatch:mark = "<run_id> <history> <first_seen_us> <watched_ms>"
@@ -75,7 +75,7 @@ impl MarkFound {
         }
     }
 
-    /// The mark, if it speaks for this process with this last promotion.
+    /// The mark, if it is valid for this process with this last promotion.
     pub(crate) fn of(&self, run_id: Option<&str>, promotion: Option<u64>) -> Option<&Mark> {
         let Self::Known(mark) = self else { return None };
         Some(mark).filter(|mark| mark.is_of(run_id, promotion))
@@ -83,7 +83,7 @@ impl MarkFound {
 }
 
 impl Mark {
-    /// Reads a mark; `None` if the text is none.
+    /// Parses a mark; `None` if the text is not a mark.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
@@ -99,7 +99,7 @@ impl Mark {
         })
     }
 
-    /// Whether the mark speaks for this process with this last promotion. A server shows a promotion for at
+    /// Whether the mark is valid for this process with this last promotion. A server shows a promotion for at
     /// least `repl-backlog-ttl`; if it shows none, the mark's history does not matter.
     #[must_use]
     pub fn is_of(&self, run_id: Option<&str>, promotion: Option<u64>) -> bool {

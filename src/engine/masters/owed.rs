@@ -2,7 +2,7 @@
 //!
 //! A request of a lock's life has three coordinates: what it does (the [`Verb`]), whose commands it uses (the
 //! [`Tag`]), and whether it carries the script (the [`Form`]). A reply must have a shape that its request
-//! allows, whatever has become of the lock; a reply of another shape ends the connection.
+//! allows, whatever the state of the lock; a reply of another shape ends the connection.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub(crate) enum Owed {
     /// A request for a lock. The id is the operation's for an extension or a repair, otherwise the claim's.
     /// The number is the round of an extension or repair, or the slot of the claim that a swap replaces.
     Round { verb: Verb, tag: Tag, form: Form, number: u32, id: Id },
-    /// An attempt of this claim with a measured round trip; otherwise as [`Verb::Acquire`].
+    /// An attempt of this claim with a measured round trip; otherwise like [`Verb::Acquire`].
     Timed { tag: Tag, id: Id },
     /// A question of this operation.
     Query { question: Question, id: Id },
@@ -38,7 +38,7 @@ pub(crate) enum Owed {
     Record(Access),
     /// A fact that may change on an open connection.
     Fact(Section),
-    /// A look whether the first waiter can get the lock of this claim.
+    /// A check whether the first waiter can get this claim's lock.
     Look(Id),
     /// The subscription to the connection's own channel, confirmed by a push message.
     Subscription,
@@ -70,7 +70,7 @@ pub(crate) enum Verb {
 /// Whether a request carries its script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As first sent: a native command, a script by its digest, or in full for requests that always are.
+    /// As first sent: a native command, a script by its digest, or a script that is always sent in full.
     Usual,
     /// The script in full; never repeated in full.
     Whole,
@@ -79,9 +79,10 @@ pub(crate) enum Form {
 /// What an operation asks about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// Time left to the holder of a refused lock.
+    /// Remaining time of a refused lock's holder.
     Holder,
-    /// Parts of an inspection: the value, the number of readers (also asked after a refusal), the time left.
+    /// Parts of an inspection: the value, the number of readers (also asked after a refusal), the remaining
+    /// time.
     Value,
     ReaderCount,
     TimeLeft,
@@ -91,7 +92,7 @@ pub(crate) enum Question {
     ForcedNativeDelete,
 }
 
-/// The requests for a key that is no lock.
+/// Requests for a key that is not a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -165,8 +166,8 @@ impl Owed {
         Self::Round { verb, tag, form: Form::Usual, number, id }
     }
 
-    /// The id of a request for a lock. Read again where it is rarely needed, so that no register must hold
-    /// it.
+    /// The id of a request for a lock. Code that rarely needs the id reads it again here, so that no register
+    /// must hold it.
     #[inline]
     pub(crate) const fn round_id(&self) -> Id {
         match self {

@@ -7,7 +7,7 @@
 //! L is a master's label, A the hash of its address; either identifies the master. A label stays with the
 //! data when the address changes; a master that restarts without data gets a new label. An operator's record
 //! says `declared`. It may end with `new=RUN_ID` (this process was started empty for the fleet) or `joining`
-//! (the master takes another's place and may not count yet).
+//! (the master replaces another, and may not count yet).
 //!
 //! The first client writes the record with `SET NX`, later ones compare. A record follows from the client's
 //! settings and each master's label (from its record, or its hashed `run_id`), so clients with one list write
@@ -78,7 +78,7 @@ pub struct Record {
 pub(crate) enum Process {
     /// Nothing: the process counts by the rules of each mode.
     Any,
-    /// It takes the place of a master that may still hold locks. Only the client's own watch counts for it.
+    /// The process replaces a master that may still hold locks, so only the client's own watch counts for it.
     Joining,
     /// This process was started empty for the fleet.
     New(Box<str>),
@@ -170,7 +170,7 @@ impl Found {
         run_id == Some(&**new)
     }
 
-    /// Returns whether the master takes another's place and may not count yet.
+    /// Returns whether the master replaces another, and may not count yet.
     #[must_use]
     pub fn is_joining(&self) -> bool {
         self.record().is_some_and(|record| record.process == Process::Joining)
@@ -219,7 +219,7 @@ impl Record {
         Some(Self { own: own.label, process: Process::Any, ..self.clone() })
     }
 
-    /// Returns the fleet's record for this member of the list, which takes another master's place.
+    /// Returns the fleet's record for this member of the list, which replaces another master.
     pub(crate) fn of_joining(&self, member: Member) -> Self {
         Self { own: member.label, process: Process::Joining, ..self.clone() }
     }

@@ -25,7 +25,7 @@ use crate::lock::{Failure, MasterId, MasterSet, Vote};
 /// [`Answer::Ignored`] if the request is sent or void, otherwise the answer that replaces its reply.
 pub(crate) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answer {
     let Owed::Round { verb, tag, number, id, .. } = owed else {
-        // The next look finds the script.
+        // The next check finds the script.
         load_scripts(&mut core.masters.fleet, master, Tag::Parked);
         return Answer::Ignored;
     };

@@ -12,7 +12,7 @@ use crate::words::{NO_SERVER, Rounded};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// Another process answered than before.
+    /// The process has changed.
     #[error("it restarted or was replaced {}, last {} ago; find out why", times(*count), Rounded(*ago))]
     Changed {
         /// How often.

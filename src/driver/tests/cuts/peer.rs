@@ -71,7 +71,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// What all peers of a kind share.
+/// Shared by all peers of a kind.
 pub(super) struct Host {
     pub(super) kind: Kind,
     pub(super) server: Option<Arc<ServerConfig>>,

@@ -24,7 +24,8 @@ impl Fleet {
         }
     }
 
-    /// This client's watch over a master is over: reads the mark, which may already prove as much.
+    /// This client's watch over a master is over: reads the mark, which may already show a watch of that
+    /// length.
     pub(super) fn read_mark(&mut self, now: Instant, master: MasterId) {
         let key = mark::key(&self.config.prefix);
         let sent = self.queue(MasterSet::only(master), Owed::Mark(Access::Read), |out| {

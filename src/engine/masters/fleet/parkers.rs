@@ -92,7 +92,7 @@ impl Fleet {
 }
 
 /// Whether an error says that a script could not run or lacks a right. The error of a script that did run
-/// names the script, and passing refusals have a code of their own: `BUSY`, `OOM`.
+/// names the script, and temporary refusals have their own codes: `BUSY`, `OOM`.
 fn is_script_refused(text: &str) -> bool {
     let has_run = text.contains("@user_script") || text.starts_with("ERR Error running script");
     Learnt::is_parking_refused(text.as_bytes()) || (text.starts_with("ERR") && !has_run)

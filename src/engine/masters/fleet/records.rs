@@ -43,7 +43,7 @@ impl Fleet {
         }
     }
 
-    /// Reads the records of the other masters now: they decide about a restarted master.
+    /// Reads the other masters' records now, because they decide about a restarted master.
     pub(super) fn read_other_records(&mut self, ground: &mut Ground, master: MasterId) {
         for it in self.ready.without(MasterSet::only(master)).iter() {
             self.link_mut(it).comparison.due_at = Some(ground.now);

@@ -47,7 +47,7 @@ fn only_a_master_with_a_full_queue_is_skipped() {
     assert_eq!(counts, [3, 2, 3]);
 }
 
-/// An answer that took 300 ms tells the time of 300 ms ago.
+/// An answer that took 300 ms shows the time 300 ms ago.
 #[test]
 fn fastest_recent_answer_sets_the_clock_estimate() {
     let (mut fleet, start) = (fleet(), Instant::now());

@@ -37,7 +37,7 @@ fn only_the_right_echo_ends_the_handshake() {
 fn only_refusals_of_needed_commands_end_the_handshake() {
     let (mut handshake, _) = handshake("redis://h");
     let noperm = Reply::Error(b"NOPERM no");
-    // One command loads one script.
+    // One command for each loaded script.
     for step in [
         HandshakeStep::SetName,
         HandshakeStep::LoadScript,
@@ -93,7 +93,7 @@ fn odd_answers_to_optional_steps_are_noted() {
             assert_eq!(handshake.handle_reply(step, &odd), Ok(false), "{step:?} {odd:?}");
             let noted: Vec<_> = handshake.learnt.refused.iter().map(|(name, _)| *name).collect();
             assert_eq!(noted, [step.name()][usize::from(fits)..], "{step:?} {odd:?}");
-            // Nothing is believed: the master cannot park, and has no optional command.
+            // No reply counts as an answer: the master cannot park, and has no optional command.
             let Learnt { has_del_if_eq, has_del_ex, has_set_if_eq, .. } = handshake.learnt;
             assert!(!handshake.learnt.parks() && !has_del_if_eq && !has_del_ex);
             assert_eq!(has_set_if_eq, fits && step == HandshakeStep::TrySetIfEq);
