@@ -147,7 +147,7 @@ impl HandleFile {
     }
 
     /// Fails unless a handle of this lock may replace the found one. An older handle of the lock is over when
-    /// the lock is acquired anew. Readers hold a lock together, so no reader replaces another reader's
+    /// the lock is acquired again. Readers hold a lock together, so no reader replaces another reader's
     /// handle.
     fn check_replaceable(&self, found: &LockHandle, name: &[u8], mode: Mode) -> Result<(), Exit> {
         let file = &self.path.display();

@@ -62,7 +62,7 @@ const WATCH_PAUSE: Duration = Duration::from_millis(500);
 /// Added to the answer limit, so that a connect timeout of the same length ends first.
 const CONNECT_SLACK: Duration = Duration::from_millis(50);
 
-/// Pause between two looks whether a master is connected.
+/// Pause between two checks whether a master is connected.
 const CONNECT_LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 const INSPECT_HELP: &str = "\

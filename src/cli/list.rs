@@ -74,10 +74,10 @@ Examples:
   redlatch ls 'orders:*'
   redlatch ls --json | jq -r '.locks[] | select(.status == \"split\") | .name'";
 
-/// Most names that are listed.
+/// Largest number of names that are listed.
 const NAME_COUNT_MAX: usize = 100_000;
 
-/// Most bytes of names from one master.
+/// Largest number of bytes of names from one master.
 const NAMES_SIZE_MAX: usize = 64 << 20;
 
 /// Names in one write.

@@ -19,13 +19,13 @@ use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
 
 use super::message::Message;
 
-/// Most texts that wait for stderr. Each has at most a few lines for each master.
+/// Largest number of texts that wait for stderr. Each has at most a few lines for each master.
 const TEXT_COUNT_MAX: usize = 256;
 
 /// Longest wait at the program's end for the remaining texts.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// Pause between two looks for a signal.
+/// Pause between two checks for a signal.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Longest line of another program's output that is passed on whole.

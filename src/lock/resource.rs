@@ -47,7 +47,7 @@ impl<'a> Resource<'a> {
     /// Checks a name that may also name a pool's slot or door, for inspections and for the pool itself.
     ///
     /// # Errors
-    /// As [`Resource::new`], for the pool's name.
+    /// Like [`Resource::new`], but for the pool's name.
     #[doc(hidden)]
     pub fn of_any_lock<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();

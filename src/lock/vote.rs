@@ -14,7 +14,7 @@ pub enum Vote {
     /// An explicit refusal. For an acquisition, another key is in the way. For an extension, the key is gone
     /// or has another value.
     Refused {
-        /// Time left of the key in the way, if the master was asked and answered.
+        /// Remaining time of the key in the way, if the master was asked and answered.
         holder: HolderTtl,
     },
     /// Neither granted nor refused, for this reason.

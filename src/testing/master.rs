@@ -20,9 +20,9 @@ use super::{COMMAND_PATIENCE, Directory, Reply};
 
 /// Time limit for a server to answer after its start, and to end. A busy machine is slower.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time limit of one look at a starting server.
+/// Time limit of one check of a starting server.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
-/// Pause between two looks.
+/// Pause between two checks.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// One server of a [`Fleet`](super::Fleet). Its port stays the same across restarts. A drop kills the server.

@@ -186,7 +186,7 @@ impl ModelMaster {
         self.run_id = run_id.to_owned();
         self.forget_promotion();
         self.started = now;
-        // The wall clock goes on, while the uptime starts anew.
+        // The wall clock goes on, while the uptime starts again from zero.
         self.wall.epoch_us += i128::try_from(self.wall.step.as_micros()).expect("small");
         self.wall.step = Duration::ZERO;
         self.scripts.clear();
@@ -448,7 +448,7 @@ fn length(mark: u8, input: &[u8]) -> Result<Option<(usize, &[u8])>, NoCommand> {
     }
 }
 
-/// Most digits of a length: servers take strings of up to 512 MiB.
+/// Largest number of digits of a length: servers take strings of up to 512 MiB.
 const LENGTH_SIZE_MAX: usize = 9;
 
 /// Error in the servers' own words: up to 128 characters of the arguments, each up to its first NUL, with

@@ -158,7 +158,7 @@ pub(super) const PREFIX_SCAN_COUNT_MAX: usize = 64;
 /// Round trips are measured for the time limit divided by this.
 const ROUND_TRIP_SHARE: u32 = 4;
 
-/// Most round trips that are measured.
+/// Largest number of round trips that are measured.
 const ROUND_TRIP_COUNT_MAX: usize = 100;
 
 /// Shortest time between two readings of a master's clock from which its rate is calculated.

@@ -19,7 +19,7 @@ use crate::interrupt::Interrupt;
 pub(super) const NAMES: &str = "redlatch-drill:";
 /// Longest wait at the end for releases under way.
 pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(1);
-/// Pause between two looks whether something is over.
+/// Pause between two checks whether something is over.
 pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) struct Course<'a> {

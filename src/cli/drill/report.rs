@@ -13,9 +13,9 @@ use super::faults::Counts;
 use super::witness::Found;
 use crate::exit::code;
 
-/// Most rows that show the course of a drill.
+/// Largest number of rows that show the course of a drill.
 const ROW_COUNT_MAX: usize = 12;
-/// Most overlaps that are shown.
+/// Largest number of overlaps that are shown.
 const SHOWN_COUNT_MAX: usize = 5;
 
 pub(super) struct Report {

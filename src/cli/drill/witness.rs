@@ -62,7 +62,7 @@ pub(crate) struct Found {
     pub(crate) longest_gap: Duration,
 }
 
-/// Most overlaps that are kept as text.
+/// Largest number of overlaps that are kept as text.
 const OVERLAP_COUNT_MAX: usize = 100;
 
 impl Witness {

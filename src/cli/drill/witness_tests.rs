@@ -1,4 +1,4 @@
-//! The witness itself must be able to say no.
+//! Proves that the witness can find two holders.
 
 use std::time::{Duration, Instant};
 

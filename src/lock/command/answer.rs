@@ -53,7 +53,7 @@ const BLOCKED: [&[u8]; 2] = [b"NOREPLICAS ", b"MISCONF "];
 pub(crate) enum Refusal {
     /// Another server is the master now.
     Elsewhere,
-    /// The server accepts no writes for a while, as a master that a failover cut off.
+    /// The server accepts no writes for a while, for example a master that a failover cut off.
     Blocked,
 }
 
@@ -124,7 +124,7 @@ pub(super) fn is_wrong_type(text: &[u8]) -> bool {
         || text.starts_with(b"ERR Key should be of string type")
 }
 
-/// The holder's time left, in a reply to [`super::query::encode_pttl`].
+/// The holder's remaining time, in a reply to [`super::query::encode_pttl`].
 pub(crate) fn holder_ttl(reply: &Reply<'_>) -> Result<HolderTtl, WrongShape> {
     match *reply {
         Reply::Integer(left_ms) => ttl_of(left_ms),

@@ -33,7 +33,7 @@ impl Entry {
         self.bytes.extend_from_slice(&end_of_entry(token));
     }
 
-    /// As [`Entry::set`], with an encoded key from [`Entry::key`].
+    /// Like [`Entry::set`], but with an encoded key from [`Entry::key`].
     pub(crate) fn set_key(&mut self, key: &[u8], token: &Token) {
         self.bytes.clear();
         self.bytes.extend_from_slice(key);
@@ -41,7 +41,7 @@ impl Entry {
         self.bytes.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
     }
 
-    /// Appends the holder's label to the value, which has been the token alone.
+    /// Appends the holder's label to a value that is only the token.
     pub(crate) fn add_label(&mut self, token: &Token, label: &[u8]) {
         self.bytes.truncate(self.key_size);
         resp::encode_bulk_header(&mut self.bytes, Token::SIZE + label_part_size(label));
@@ -97,7 +97,7 @@ impl AcquireTail {
     }
 }
 
-/// Encodes the key of something beside a lock, with the lock's prefix and name.
+/// Encodes another key of a lock, such as its queue, with the lock's prefix and name.
 pub(super) fn encode_beside(out: &mut Vec<u8>, key: &[u8], prefix_size: usize, what: &[u8]) {
     let (prefix, name) = key_bytes(key).split_at_checked(prefix_size).unwrap_or_default();
     encode_joined(out, &[prefix, what, name]);

@@ -385,7 +385,7 @@ pub(crate) struct Looked {
     pub(crate) digest: u32,
 }
 
-/// The answer in a reply to [`encode_serve`]. An error tells nothing.
+/// The answer in a reply to [`encode_serve`]. An error gives no information.
 pub(crate) fn looked(reply: &Reply<'_>) -> Result<Looked, WrongShape> {
     let number = match *reply {
         Reply::Integer(number) => u32::try_from(number).map_err(|_| WrongShape)?,
@@ -405,8 +405,8 @@ pub(crate) fn served_release_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer,
     }
 }
 
-/// As [`served_release_answer`], for [`encode_force_unlock_serve`]. Unlike for a release, a key of another
-/// type does not count as absent.
+/// Like [`served_release_answer`], but for [`encode_force_unlock_serve`]. Unlike for a release, a key of
+/// another type does not count as absent.
 pub(crate) fn served_forced_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, bool), WrongShape> {
     let (number, has_more) = match *reply {
         Reply::Integer(number @ 0..=2) => (number, false),

@@ -10,7 +10,7 @@ use crate::limits;
 use crate::lock::vote::{Failure, HolderTtl};
 use crate::resp::Reply;
 
-/// `PTTL key`: the holder's time left. The key is an [`super::entry::Entry::key`].
+/// `PTTL key`: the holder's remaining time. The key is an [`super::entry::Entry::key`].
 pub(crate) fn encode_pttl(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*2\r\n$4\r\nPTTL\r\n");
     out.extend_from_slice(key);
@@ -61,7 +61,7 @@ pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<Result<usize, Failure>, 
     }
 }
 
-/// The time left in a reply to [`encode_pttl`]; or the error.
+/// The remaining time in a reply to [`encode_pttl`], or the error.
 pub(crate) fn time_left(reply: &Reply<'_>) -> Result<Result<HolderTtl, Failure>, WrongShape> {
     match reply {
         Reply::Error(text) => Ok(Err(failure(text))),

@@ -22,9 +22,9 @@ use crate::port::{PORT_ATTEMPTS_MAX, free_port_at};
 const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Reported uptime of a new master, longer than any quarantine.
 const UPTIME: Duration = Duration::from_secs(30 * 86_400);
-/// Most events taken from the kernel at once.
+/// Largest number of events taken from the kernel at once.
 const EVENT_COUNT_MAX: usize = 256;
-/// Most bytes read at once.
+/// Largest number of bytes read at once.
 const READ_SIZE: usize = 16 * 1024;
 const READABLE_AND_WRITABLE: Interest = Interest::READABLE.add(Interest::WRITABLE);
 /// The waker's token. A listener's token is its master's index; a connection's token is larger.

@@ -117,7 +117,7 @@ fn percentiles_are_times_that_were_measured() {
 fn round_trips_are_measured_for_a_time_or_a_number() {
     let (start, step) = (now(), Duration::from_millis(10));
     let measured = |time: Duration| {
-        // Each look at the clock is 10 ms behind the one before.
+        // Each reading of the clock is 10 ms later than the one before.
         let (mut now, mut ping_count) = (start, 0);
         let clock = || {
             now += step;
