@@ -32,7 +32,7 @@ struct DueCallbacks {
     is_running: bool,
 }
 
-/// A callback that is called at most once: on the thread for callbacks, when it is woken.
+/// A callback that is called at most once. As a waker, it calls the callback on the thread for callbacks.
 pub(super) struct CallOnce {
     callback: Mutex<Option<Callback>>,
     callbacks: Callbacks,
@@ -98,7 +98,7 @@ impl Wake for CallOnce {
     }
 }
 
-/// The panic hook has already reported a panic, and later callbacks must run.
+/// Calls the callback. Catches a panic, which the panic hook has reported, so that later callbacks run.
 fn call(callback: Callback) {
     let _ = caught(callback);
 }
@@ -116,7 +116,7 @@ pub(super) struct Observing {
 }
 
 impl Observing {
-    /// For a thread that is about to start.
+    /// Creates the state of an observer's thread that is about to start.
     pub(super) fn new(observer: Observer) -> Self {
         let (is_awake, has_ended) = (AtomicBool::new(true), AtomicBool::new(false));
         Self { observer, sleeper: Arc::default(), is_awake, has_ended }

@@ -73,11 +73,11 @@ pub enum OutcomeKind {
     Extend,
     /// Answer to an awaited release.
     Release,
-    /// Answer to a lock that is left for a time.
+    /// Answer to leaving a lock for a time.
     Leave,
     /// Answer to an inspection.
     Inspect,
-    /// Answer to a look for free slots.
+    /// Answer to a search for free slots.
     FreeSlots,
     /// Answer to a forced unlock.
     ForceUnlock,
@@ -97,7 +97,7 @@ enum Completion {
 /// Caller of an outcome that has not come.
 #[derive(Debug)]
 enum AwaitedBy {
-    /// Nobody yet, or a caller that looks again without a wake-up.
+    /// Nobody yet, or a caller that checks again without a wake-up.
     Nobody,
     /// A task, and the thread that polled it last.
     Task(Waker, Thread),
@@ -131,8 +131,8 @@ impl OutcomeKind {
     }
 }
 
-/// Initial room for sleeping threads and due wakers. They come by chance, and must not allocate in the middle
-/// of a lock.
+/// Initial room for sleeping threads and due wakers. Their number depends on timing, and acquiring a lock
+/// must not allocate for them.
 const WAITER_CAPACITY: usize = 64;
 
 impl Default for Completions {
@@ -329,8 +329,8 @@ impl Completions {
         waiter
     }
 
-    /// Notifies another caller of the loss of a lock, once, or a known caller through another waker. The
-    /// engine must have been asked to report the loss. Returns the replaced waker, like
+    /// Registers a waker to call once when the lock is lost, or replaces the waker of an earlier
+    /// registration. The engine must have been asked to report the loss. Returns the replaced waker, like
     /// [`Completions::abandon`].
     pub fn notify_loss(
         &mut self,

@@ -383,7 +383,7 @@ fn start(config: Config) -> Result<Arc<Mutex<Opening>>, ConnectError> {
     Ok(opening)
 }
 
-/// Waits until a client has no claim on any master, at most `limit`, looking every millisecond. Returns the
+/// Waits until a client has no claim on any master, at most `limit`, checking every millisecond. Returns the
 /// number of locks that are not released everywhere. Unlike after a drain, the client goes on: for tests.
 pub fn settle(client: &Client, limit: Duration) -> usize {
     let until = clock::now().checked_add(limit);

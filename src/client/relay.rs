@@ -22,7 +22,7 @@ use super::sleeper::Thread;
 /// shortest sleep of the event queue.
 pub(super) const RELAY_MAX: Duration = Duration::from_millis(1);
 
-/// Most threads that are distinguished.
+/// Largest number of threads that are distinguished.
 const THREAD_COUNT_MAX: usize = 16;
 
 /// Tasks to wake; see the [module](self).
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(woken(&counts), [1, 0, 0]);
         lead(&mut relay, now + RELAY_MAX);
         assert_eq!(woken(&counts), [1; 3]);
-        // Nobody is left to a task that never entered: the next answer is brought at once.
+        // No task is left to one that never entered: the leader wakes the next one at once.
         let next = [push(&mut relay, 1)];
         lead(&mut relay, now + RELAY_MAX);
         assert_eq!((woken(&next), relay.until()), (vec![1], None));

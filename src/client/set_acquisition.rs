@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// After a second attempt, the masters had enough time.
+    /// Asked twice, the masters had enough time to answer, so missing answers are an outage.
     #[test]
     fn attempt_cut_by_the_deadline_is_no_outage() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");

@@ -104,7 +104,7 @@ struct Sleep {
 /// Why the client cannot be used after a panic.
 const PANICKED: &str = "a thread panicked while using it; open a new client";
 
-/// Most names whose memory is kept.
+/// Largest number of names whose memory is kept.
 const SPARE_NAME_COUNT_MAX: usize = 1024;
 
 /// Whether one time is before another; `None` is never.
@@ -429,8 +429,8 @@ impl Shared {
         limit: Option<Instant>,
         is_done: impl Fn(&Inner) -> bool,
     ) -> Result<MutexGuard<'a, Inner>, Stopped> {
-        // At most once between two reads of the sockets, because callers can return for ever. The first time
-        // is for callers that the previous leader has woken.
+        // Gathers at most once between two reads of the sockets, because callers can return for ever. The
+        // first time is for callers that the previous leader has woken.
         let mut has_gathered = false;
         if let Some(gather) = inner.begin_gathering() {
             (inner, has_gathered) = (self.gather(inner, Woken::take(|| None), gather)?, true);

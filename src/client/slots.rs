@@ -79,15 +79,15 @@ impl SlotsRequest {
     auto_extend_method!(options);
 
     /// Tries to get a slot without waiting: one attempt, and up to three more if other callers are faster at
-    /// a free slot. While simultaneous callers keep each other from a free slot, it looks again after a
+    /// a free slot. While simultaneous callers keep each other from a free slot, it searches again after a
     /// random pause of at most 50 ms: at most 8 times, and within the answer limit of the TTL
     /// ([`Config::answer_limit`](crate::Config::answer_limit)).
     ///
     /// # Errors
     /// [`AcquireError`]. [`AcquireError::Contended`] means that no slot was free on a quorum at the last
-    /// look: [`HeldBy::Slots`](crate::error::HeldBy::Slots), with the known holders, or
-    /// [`HeldBy::SlotRivals`](crate::error::HeldBy::SlotRivals) if the further looks were used up. Shared and
-    /// fair slots are [`AcquireError::Input`], and so is a number of slots of 0 or above 1,024.
+    /// search: [`HeldBy::Slots`](crate::error::HeldBy::Slots), with the known holders, or
+    /// [`HeldBy::SlotRivals`](crate::error::HeldBy::SlotRivals) if the repeated searches were used up. Shared
+    /// and fair slots are [`AcquireError::Input`], and so is a number of slots of 0 or above 1,024.
     pub fn try_acquire(self) -> Result<SlotGuard, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }

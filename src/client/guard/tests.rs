@@ -88,8 +88,8 @@ fn a_callback_for_a_stopped_client_is_called_at_once() {
     assert_eq!(receiver.try_recv(), Ok(std::thread::current().id()));
 }
 
-/// The master gives no answer, and nobody waits for one. A place that is not freed would be missing to
-/// others.
+/// The master gives no answer, and nobody waits for one. A place that is not freed could not be used by later
+/// operations.
 #[test]
 fn abandoned_operation_frees_its_place_at_once() {
     let double = Double::start(1).expect("a free port");

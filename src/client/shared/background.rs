@@ -107,7 +107,7 @@ impl Shared {
         if inner.wants_background()
             && let Some(poller) = inner.poller.take()
         {
-            // Ends also when a drive begins, whatever the drive wants: until then it finds the lead taken.
+            // Also ends when a drive begins, even one with nothing to do: it could not lead before.
             let is_done = |inner: &Inner| {
                 inner.is_closing || inner.drive_in_time().is_some() || !inner.wants_background()
             };
@@ -137,16 +137,16 @@ impl Shared {
             self.leave(inner);
             return Ok(BackgroundAct::LookAgain);
         }
-        // While guards are being dropped, the thread looks every time that they may linger, so that a drop
+        // While guards are being dropped, the thread checks again after each `DROP_LINGER`, so that a drop
         // need not wake it.
         let are_dropped = std::mem::replace(seen_drop_count, inner.drop_count) != inner.drop_count;
         let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
         // The leader does work that is due within the next moment, and wakes the background thread for
         // earlier deadlines.
         let due = inner.due().map(|at| at.max(now + limits::DROP_LINGER));
-        // After a turn of a drive, the thread looks again within `DRIVE_LATE`. Otherwise the next caller pays
-        // for a wake-up. While somebody leads, a late drive makes no difference: the end of the lead wakes
-        // this thread.
+        // After a turn of a drive, the thread checks again within `DRIVE_LATE`. Otherwise the next caller
+        // pays for a wake-up. While somebody leads, a late drive makes no difference: the end of the lead
+        // wakes this thread.
         let watch_at = inner.background.drive.as_ref().filter(|_| !is_led).and_then(|drive| {
             drive.late_at.or(Some(inner.last_turn + limits::DRIVE_LATE).filter(|at| now < *at))
         });

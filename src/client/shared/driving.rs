@@ -10,7 +10,8 @@ pub(super) struct Background {
     pub(super) thread: Option<ThreadId>,
     /// End of the thread's sleep; `None` while it does not sleep, or leads.
     pub(super) sleeps_until: Option<Option<Instant>>,
-    /// Whether to lead although nobody waits: the last caller was a task, and the next caller probably is.
+    /// Whether to lead although nobody waits: the last caller was a task, and the next caller probably is
+    /// one, too.
     pub(super) is_favoured: bool,
     /// Leads in place of the thread.
     pub(super) drive: Option<Driving>,
