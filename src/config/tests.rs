@@ -144,7 +144,7 @@ fn shown(config: &Config) -> Vec<String> {
         observer,
         provider,
         password_file,
-        // Its tests are in the folder of the TLS stage.
+        // Tested in `tests/tls`.
         #[cfg(feature = "tls")]
             tls: _,
     } = config;
