@@ -263,29 +263,6 @@ fn fair_order_survives_an_absent_minority() {
     });
 }
 
-// I70
-#[test]
-fn fair_and_plain_locks_exclude_each_other() {
-    within("each waiter has the lock", || {
-        let mut fleet = Fleet::start(3);
-        let client = open(&fleet.urls(), LONG);
-        let plain = client.lock("a").ttl(TTL).try_acquire().expect("free");
-        eventually(PATIENCE, "each master has it", || plain.margin() == 1);
-        let fair = client.lock("a").fair().ttl(TTL);
-        assert!(matches!(fair.try_acquire(), Err(AcquireError::Contended(_))));
-        let waiter = wait_behind(&mut fleet, 0..3, &client, 0);
-        plain.release().expect("the masters answer");
-        let mut guard = waiter.join().expect("no panic");
-        assert!(matches!(client.lock("a").ttl(TTL).try_acquire(), Err(AcquireError::Contended(_))));
-        guard.extend(TTL).expect("it is held");
-        let other = client.clone();
-        let plain = thread::spawn(move || other.lock("a").ttl(TTL).wait(PATIENCE).acquire());
-        guard.release().expect("the masters answer");
-        plain.join().expect("no panic").expect("free").release().expect("the masters answer");
-        assert_nothing_left(&client, &mut fleet);
-    });
-}
-
 #[test]
 fn a_fair_lock_may_be_kept_and_reentrant() {
     within("the lock is had", || {

@@ -9,7 +9,7 @@ use redlatch::{AcquireError, Client, ExtendError, Guard, LockHandle, LockRequest
 use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{
-    LONG, SHORT, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_waiters, config, open,
+    LONG, SHORT, TTL, assert_nothing_left, assert_nothing_left_of, await_held, config, open,
 };
 
 /// Waits until a client uses all three masters. Just after connecting, it may lack the slowest.
@@ -270,29 +270,6 @@ fn a_fenced_lock_keeps_its_token() {
     eventually(PATIENCE, "only fences are left", || {
         fleet.masters().all(|master| master.ask("EXISTS a").text() == "0")
     });
-}
-
-/// Served by the release of an adopted lock, and by a release with a handle.
-#[test]
-fn a_waiter_is_served_behind_a_handle() {
-    for is_adopted in [true, false] {
-        let mut fleet = Fleet::start(3);
-        let [first, second] = two(&fleet);
-        let third = whole(open(&fleet.urls(), LONG));
-        let handle = passed(first.lock("a").ttl(TTL));
-        await_held(&mut fleet, "a");
-        thread::scope(|scope| {
-            let waiting = scope.spawn(|| third.lock("a").ttl(TTL).wait(PATIENCE).acquire());
-            await_waiters(&mut fleet, 0..3, "a", 1);
-            if is_adopted {
-                second.adopt(&handle).expect("passed on").release().expect("all answer");
-            } else {
-                assert!(second.release_handle(&handle).expect("all answer").deleted >= 2);
-            }
-            drop(waiting.join().expect("no panic").expect("it is served"));
-        });
-        assert_nothing_left_of(&[&first, &second, &third], &mut fleet);
-    }
 }
 
 #[test]

@@ -206,29 +206,6 @@ fn release_in_bulk(step: Duration) {
 }
 
 #[test]
-fn a_release_that_came_before_its_set_is_repeated() {
-    let mut rig = Rig::new(1, defaults);
-    rig.stop_master(0);
-    rig.acquire("a", 10_000, 0);
-    let set = rig.break_conn(0);
-    no_quorum(&mut rig);
-    rig.resume_master(0);
-    rig.run_for(ms(500));
-    assert_eq!(
-        rig.masters[0].take_log().last().map(String::as_str),
-        Some("EVALSHA"),
-        "released, and found nothing"
-    );
-    // Only now the broken connection's SET is carried out.
-    rig.carry_out(0, set);
-    assert_eq!(rig.holder_count("a"), 1);
-    rig.run_for(ms(2000));
-    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
-    rig.run_for(ms(10_000));
-    assert_eq!(rig.engine.claim_count(), 0, "and not for ever");
-}
-
-#[test]
 fn an_extension_counts_from_its_own_sending() {
     let mut rig = Rig::new(5, defaults);
     let lock = rig.acquire("a", 10_000, 0);

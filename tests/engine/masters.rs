@@ -281,17 +281,6 @@ fn trust_counts_a_restarted_master_at_once() {
 }
 
 #[test]
-fn one_server_under_two_names_votes_once() {
-    let mut rig = Rig::unconnected(3, defaults);
-    rig.masters[1].run_id = "run0".to_owned();
-    rig.pump();
-    rig.acquire("a", 1000, 0);
-    assert_eq!(granted(&mut rig).granted.count(), 2);
-    let MasterState::Down(why) = rig.engine.master_status(rig.now, id(1)).state else { panic!("refused") };
-    assert!(why.contains("same server as redis://m0"), "{why}");
-}
-
-#[test]
 fn an_impossible_reply_ends_the_connection() {
     for bytes in [b"+QUEUED\r\n".as_slice(), b":1\r\n", b"*0\r\n", b"?", b"$-2\r\n"] {
         let mut rig = Rig::new(1, defaults);
@@ -329,22 +318,6 @@ fn login_goes_first_and_a_wrong_one_is_named() {
         "{states:?}"
     );
     assert!(!format!("{states:?}").contains("wrong"), "passwords are not shown");
-}
-
-#[test]
-fn the_same_seed_and_times_give_the_same_bytes() {
-    let run = || {
-        let mut rig = Rig::new(3, defaults);
-        let until = rig.now + ms(100);
-        rig.masters[0].put(b"a", b"other", Some(until));
-        rig.masters[1].put(b"a", b"other", Some(until));
-        rig.acquire("a", 1000, 500);
-        rig.run_for(ms(50));
-        rig.reset_conn(2);
-        rig.run_for(ms(500));
-        rig.masters.into_iter().map(|master| master.log).collect::<Vec<_>>()
-    };
-    assert_eq!(run(), run());
 }
 
 #[test]

@@ -128,20 +128,6 @@ fn noscript_to_the_whole_script_is_a_failure() {
 }
 
 #[test]
-fn a_master_that_restarted_adds_nothing_to_the_margin() {
-    let mut rig = Rig::new(3, |b| b.quarantine(Quarantine::Trust));
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    let now = rig.now;
-    rig.reset_conn(2);
-    rig.masters[2].restart("other", now);
-    rig.masters[2].errors.insert("SET".into(), "OOM x".into());
-    rig.run_for(ms(1000));
-    assert_eq!(rig.holder_count("a"), 2);
-    assert_eq!(rig.engine.margin(lock), 0);
-}
-
-#[test]
 fn a_long_answer_limit_still_finds_stopped_masters() {
     let mut rig = Rig::new(1, |b| b.answer_timeout(ms(1000)));
     rig.stop_master(0);
@@ -278,22 +264,6 @@ fn an_extensions_margin_counts_extended_masters_only() {
 }
 
 #[test]
-fn late_answers_do_not_count_after_an_extension() {
-    let mut rig = Rig::new(3, defaults);
-    rig.stop_master(0);
-    let lock = rig.acquire("a", 1000, 0);
-    granted(&mut rig);
-    // The extension skips this master, which owes an answer.
-    rig.run_for(ms(100));
-    rig.extend(lock, 10_000);
-    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    rig.resume_master(0);
-    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (0, 3));
-    rig.run_for(ms(1000));
-    assert_eq!(rig.holder_count("a"), 2);
-}
-
-#[test]
 fn an_extension_puts_a_lost_key_back() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
@@ -417,43 +387,6 @@ fn a_broken_connection_does_not_count_as_extended() {
 }
 
 #[test]
-fn server_without_run_id_gets_a_late_release() {
-    let mut rig = Rig::unconnected(1, |b| b.quarantine(Quarantine::Trust));
-    rig.masters[0].errors.insert("INFO".into(), "NOPERM x".into());
-    rig.pump();
-    rig.stop_master(0);
-    rig.acquire("a", 10_000, 0);
-    let set = rig.break_conn(0);
-    no_quorum(&mut rig);
-    rig.resume_master(0);
-    rig.run_for(ms(500));
-    rig.carry_out(0, set);
-    assert_eq!(rig.holder_count("a"), 1);
-    rig.run_for(ms(2000));
-    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
-}
-
-#[test]
-fn late_set_after_a_deleted_repair_is_released() {
-    let mut rig = Rig::new(3, defaults);
-    rig.stop_master(2);
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    let set = rig.break_conn(2);
-    rig.resume_master(2);
-    rig.run_for(ms(500));
-    assert_eq!(rig.engine.margin(lock), 1, "put back");
-    rig.release(lock, false);
-    assert_eq!(rig.holder_count("a"), 0);
-    rig.carry_out(2, set);
-    assert_eq!(rig.holder_count("a"), 1);
-    rig.run_for(ms(2000));
-    assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
-    rig.run_for(ms(10_000));
-    assert_eq!(rig.engine.claim_count(), 0, "and not for ever");
-}
-
-#[test]
 fn master_that_owes_no_reply_is_not_silent() {
     let mut rig = Rig::new(3, defaults);
     rig.stall_replies(2);
@@ -469,25 +402,6 @@ fn master_that_owes_no_reply_is_not_silent() {
     rig.pump();
     assert_eq!(rig.engine.owed_count(id(2)), 0);
     assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Ready);
-}
-
-#[test]
-fn a_pending_shorter_extension_cuts_nothing() {
-    let mut rig = Rig::new(1, |b| b.quarantine(Quarantine::Trust).answer_timeout(ms(500)));
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    rig.stop_master(0);
-    rig.extend(lock, 1000);
-    let shorter = rig.break_conn(0);
-    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(_)))));
-    rig.resume_master(0);
-    rig.run_for(ms(200));
-    rig.extend(lock, 10_000);
-    rig.carry_out(0, shorter);
-    let outcome = rig.outcome();
-    rig.run_for(ms(1100));
-    let is_valid = rig.engine.valid_until(lock).is_some_and(|until| rig.now < until);
-    assert!(!is_valid || rig.holder_count("a") == 1, "valid and gone after {outcome:?}");
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Input that cannot work, in the library, on real masters: the error's variant and text, no lost state, and
 //! a client that works afterwards.
 //!
-//! Elsewhere: one server under two names, servers that send garbage (`lock_tests.rs`); leases of other
-//! clients (`lease_tests.rs`); replies that no server should send (`tests/engine/bad_input.rs`).
+//! Elsewhere: one server under two names, an even number of masters (`tests/cli/bad_input_tests.rs`); servers
+//! that send garbage (`lock_tests.rs`); leases of other clients (`lease_tests.rs`); replies that no server
+//! should send (`tests/engine/bad_input.rs`).
 
 use std::time::Duration;
 
-use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::error::{ConfigError, Failure, HolderTtl, InputError, Report, Vote};
-use redlatch::{AcquireError, ConnectError, ExtendError, Options, Redlock, ReleaseError, Released, limits};
+use redlatch::{AcquireError, ConnectError, ExtendError, Redlock, ReleaseError, limits};
 use redlatch_support::{Blocking, Fleet, PATIENCE, eventually};
 
 use crate::lock_tests::{TTL, open, settings};
@@ -66,30 +66,6 @@ fn bad_lists_of_masters_name_the_place() {
             }
             other => panic!("{urls:?}: {other:?}"),
         }
-    }
-}
-
-#[test]
-fn an_even_number_needs_more_than_half() {
-    let mut fleet = Fleet::start(4);
-    let urls = fleet.urls();
-    let (mut four, mut two) = (open(settings(&urls)), open(settings(&urls[2..])));
-    drop(four.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
-    four.flush();
-    drop(two.lock("b").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
-    check_works(&mut fleet, &mut two);
-    fleet.master(3).kill();
-    let lease = four.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("three of four");
-    assert_eq!((four.margin(&lease), four.release(lease).map(|released| released.deleted)), (0, Ok(3)));
-    let error = two.lock("b").ttl(TTL).try_acquire().expect_err("one of two is no majority");
-    check_says(&error, &["no quorum", "2 needed", &urls[3]]);
-    fleet.master(2).kill();
-    let error = four.lock("a").ttl(TTL).try_acquire().expect_err("two of four are no majority");
-    check_says(&error, &["no quorum", "of 4 masters granted, 3 needed", &urls[2], &urls[3]]);
-    four.flush();
-    for index in 0..2 {
-        let master = fleet.master(index);
-        eventually(PATIENCE, "what the attempt set is released", || master.ask("EXISTS a").text() == "0");
     }
 }
 
@@ -185,25 +161,6 @@ fn vote(report: &Report) -> &Vote {
 }
 
 #[test]
-fn a_key_that_is_no_lock_is_reported() {
-    let mut fleet = Fleet::start(1);
-    let mut redlock = open(settings(&fleet.urls()));
-    for (put, kind) in
-        [("SET a stuck", "string"), ("RPUSH a x", "list"), ("HSET a f x", "hash"), ("SADD a x", "set")]
-    {
-        fleet.master(0).ask(put);
-        let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("in the way");
-        check_says(&error, &["a key without a TTL", "inspect it, then delete it"]);
-        let AcquireError::Contended(denial) = error else { panic!("{error}") };
-        assert_eq!(denial.holder, HolderTtl::Never);
-        assert_eq!(vote(&denial.report), &Vote::Refused { holder: HolderTtl::Never });
-        assert_eq!(fleet.master(0).ask("TYPE a").text(), kind);
-        assert_eq!(fleet.master(0).ask("DEL a").text(), "1");
-        check_works(&mut fleet, &mut redlock);
-    }
-}
-
-#[test]
 fn a_key_of_another_type_is_left_alone() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
@@ -226,57 +183,6 @@ fn a_key_of_another_type_is_left_alone() {
     assert_eq!(fleet.master(0).ask("LRANGE a 0 -1").text(), "[x]");
     fleet.master(0).ask("DEL a");
     check_works(&mut fleet, &mut redlock);
-}
-
-#[test]
-fn a_second_release_and_later_extension_are_answered() {
-    let mut fleet = Fleet::start(3);
-    let mut redlock = open(settings(&fleet.urls()));
-    let (ttl, wait) = (TTL, Duration::ZERO);
-    let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None };
-    let lock = redlock.submit(request).expect("room");
-    let mut ask = |request: Option<Request<'_>>| {
-        if let Some(request) = request {
-            assert_eq!(redlock.submit(request), Ok(lock));
-        }
-        loop {
-            if let Some((id, outcome)) = redlock.poll_outcome() {
-                assert_eq!(id, lock);
-                return outcome;
-            }
-            redlock.turn(PATIENCE).expect("the loop runs");
-        }
-    };
-    assert!(matches!(ask(None), Outcome::Acquire(Ok(_))));
-    let release = Request::Release { lock, awaited: true };
-    assert!(matches!(ask(Some(release)), Outcome::Release(Ok(released)) if released.deleted >= 2));
-    let Outcome::Release(Ok(Released { deleted: 0, absent: 0, unanswered: 0, .. })) = ask(Some(release))
-    else {
-        panic!("the second release found something")
-    };
-    let extended = ask(Some(Request::Extend { lock, ttl }));
-    assert_eq!(extended, Outcome::Extend(Err(ExtendError::NotHeld)));
-    check_says(&ExtendError::NotHeld, &["not held by this client"]);
-    check_works(&mut fleet, &mut redlock);
-}
-
-#[test]
-fn an_abandoned_acquisition_leaves_no_key() {
-    let mut fleet = Fleet::start(3);
-    let mut redlock = open(settings(&fleet.urls()));
-    let (ttl, wait) = (TTL, Duration::ZERO);
-    let resource = Resource::new("a").expect("valid");
-    let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None };
-    for is_written in [false, true] {
-        let lock = redlock.submit(request).expect("room");
-        if is_written {
-            redlock.flush();
-        }
-        redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
-        check_works(&mut fleet, &mut redlock);
-        assert_eq!(redlock.poll_outcome(), None);
-    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use redlatch::error::{Failure, HolderTtl, Vote};
 use redlatch::internals::SCRIPTS;
 use redlatch::status::MasterState;
 use redlatch::{
-    AcquireError, Config, ConfigBuilder, ExtendError, HeldLocks, Options, Quarantine, ReleaseError, limits,
+    AcquireError, Config, ConfigBuilder, ExtendError, HeldLocks, Options, Quarantine, ReleaseError,
 };
 use redlatch_support::{Blocking, Fleet, PATIENCE, Proxy, assert_sooner, eventually};
 
@@ -173,44 +173,6 @@ fn closed_idle_connections_cost_no_call() {
 }
 
 #[test]
-fn a_stopped_master_is_skipped_after_one_miss() {
-    let mut fleet = Fleet::start(3);
-    let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
-    fleet.master(0).stop();
-    fleet.master(1).stop();
-    let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("one of three");
-    assert!(matches!(failure(&error, 0), Failure::NoAnswer { .. }), "{error}");
-    // The first master's silence decides; the second's may show a little later.
-    eventually(PATIENCE, "both are silent", || {
-        redlock.turn(Duration::from_millis(10)).expect("an event loop");
-        [0, 1].map(|index| state(&redlock, index)) == [MasterState::Silent, MasterState::Silent]
-    });
-    let error = redlock.lock("b").ttl(TTL).try_acquire().expect_err("one of three");
-    assert_eq!(failure(&error, 0), &Failure::Silent, "not asked at all");
-    fleet.master(0).cont();
-    fleet.master(1).cont();
-    drop(redlock.lock("b").ttl(TTL).wait(PATIENCE).acquire().expect("both answer again"));
-}
-
-#[test]
-fn a_total_outage_names_each_masters_reason() {
-    let mut fleet = Fleet::start(3);
-    let urls = fleet.urls();
-    fleet.masters().for_each(|master| master.kill());
-    let mut redlock = open(settings(&urls));
-    let wait = Duration::from_millis(300);
-    let start = Instant::now();
-    let error = redlock.lock("a").ttl(TTL).wait(wait).acquire().expect_err("all are down");
-    assert!(start.elapsed() >= Duration::from_millis(200), "it waits for masters to come back");
-    let text = format!("{error:#}");
-    assert!(
-        text.starts_with("no quorum of masters")
-            && text.contains("all 3 masters: not connected: Connection refused"),
-        "{text}"
-    );
-}
-
-#[test]
 fn a_restarted_masters_uptime_ends_its_quarantine() {
     let mut fleet = Fleet::start(1);
     let settings = || {
@@ -253,40 +215,6 @@ fn our_script_digests_match_and_survive_a_flush() {
 }
 
 #[test]
-fn an_unanswered_set_is_released_after_the_connection_broke() {
-    let mut fleet = Fleet::start(3);
-    let proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
-    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
-    let mut redlock = open(settings(&urls).answer_timeout(Duration::from_secs(2)));
-    proxies.iter().for_each(|proxy| proxy.stall_replies(true));
-    // Only the SETs get through. The releases are held back until the connections are cut.
-    let ttl = Duration::from_secs(30);
-    let resource = Resource::new("a").expect("valid");
-    let wait = Duration::ZERO;
-    let lock = redlock
-        .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
-        .expect("room");
-    drive(&mut redlock, "the SETs are carried out", |_| holder_count(&mut fleet, "a") == 3);
-    proxies.iter().for_each(|proxy| proxy.stall_requests(true));
-    let mut outcome = None;
-    while outcome.is_none() {
-        redlock.turn(Duration::from_millis(5)).expect("the loop runs");
-        outcome = redlock.poll_outcome();
-    }
-    assert!(
-        matches!(&outcome, Some((id, Outcome::Acquire(Err(AcquireError::NoQuorum(_))))) if *id == lock),
-        "{outcome:?}"
-    );
-    assert_eq!(holder_count(&mut fleet, "a"), 3);
-    for proxy in &proxies {
-        proxy.drop_connections();
-        proxy.stall_replies(false);
-        proxy.stall_requests(false);
-    }
-    drive(&mut redlock, "the keys are released on new connections", |_| holder_count(&mut fleet, "a") == 0);
-}
-
-#[test]
 fn the_outcome_does_not_wait_for_the_slow_minority() {
     let fleet = Fleet::start(5);
     let proxies: Vec<Proxy> = fleet.addrs().into_iter().take(2).map(Proxy::start).collect();
@@ -300,24 +228,6 @@ fn the_outcome_does_not_wait_for_the_slow_minority() {
     assert_eq!(redlock.margin(&lease), 0);
     proxies.iter().for_each(|proxy| proxy.stall_replies(false));
     drive(&mut redlock, "late grants are counted in", |redlock| redlock.margin(&lease) == 2);
-}
-
-#[test]
-fn replies_may_come_byte_by_byte_and_late() {
-    let fleet = Fleet::start(3);
-    let proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
-    for proxy in &proxies {
-        proxy.chunk(1);
-        proxy.delay(Duration::from_millis(1));
-    }
-    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
-    let mut redlock = open(
-        settings(&urls).connect_timeout(PATIENCE).answer_timeout(PATIENCE).max_ttl(Duration::from_secs(60)),
-    );
-    for _ in 0..3 {
-        let lease = redlock.lock("a").ttl(Duration::from_secs(60)).wait(PATIENCE).acquire().expect("free");
-        redlock.release(lease).expect("confirmed");
-    }
 }
 
 #[test]
@@ -404,26 +314,6 @@ fn a_server_full_of_clients_is_named() {
 }
 
 #[test]
-fn one_server_under_two_names_counts_once() {
-    let mut fleet = Fleet::start(2);
-    let mut urls = fleet.urls();
-    urls.push(format!("redis://localhost:{}", fleet.master(0).port()));
-    let mut redlock = open(settings(&urls));
-    drive(&mut redlock, "one of the two names is refused", |redlock| {
-        redlock
-            .masters()
-            .iter()
-            .any(|it| matches!(&it.state, MasterState::Down(why) if why.contains("same server")))
-    });
-    fleet.master(1).kill();
-    drive(&mut redlock, "the other server is gone", |redlock| {
-        matches!(state(redlock, 1), MasterState::Down(_))
-    });
-    let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("one server is no quorum of three");
-    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-}
-
-#[test]
 fn a_server_that_talks_garbage_or_nothing_harms_nobody() {
     let fleet = Fleet::start(3);
     // Each connection gets this greeting, so the next one must not be mistaken for a silent server.
@@ -495,58 +385,6 @@ fn many_locks_are_pipelined_at_once() {
     }
     assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0, "all are released everywhere");
     assert!(fleet.masters().all(|master| master.key_count() == "0"));
-}
-
-#[test]
-fn more_than_a_socket_takes_is_written() {
-    let mut fleet = Fleet::start(1);
-    let mut redlock = open(settings(&fleet.urls()).answer_timeout(PATIENCE).max_ttl(Duration::from_secs(60)));
-    // Nobody reads, so the kernel's buffers fill up.
-    fleet.master(0).stop();
-    let options = Options::new().ttl(Duration::from_secs(60)).wait(Duration::ZERO);
-    let count = 6000;
-    for index in 0..count {
-        let name = format!("{index:01000}");
-        let resource = Resource::new(&name).expect("valid");
-        redlock.submit(Request::Acquire { resource, options, label: None }).expect("room");
-        redlock.flush();
-    }
-    fleet.master(0).cont();
-    let mut granted_count = 0;
-    while granted_count < count {
-        redlock.turn(PATIENCE).expect("the loop runs");
-        while let Some((_, outcome)) = redlock.poll_outcome() {
-            assert!(matches!(outcome, Outcome::Acquire(Ok(_))), "{outcome:?}");
-            granted_count += 1;
-        }
-    }
-    assert_eq!(fleet.master(0).key_count(), count.to_string());
-}
-
-#[test]
-fn replies_beyond_one_read_are_read_without_another_event() {
-    let mut fleet = Fleet::start(1);
-    let mut redlock = open(settings(&fleet.urls()));
-    let (ttl, wait) = (TTL, Duration::ZERO);
-    // The replies exceed one read, and all arrive before the first is read.
-    let count = limits::READ_SIZE / b"+OK\r\n".len() + 500;
-    for index in 0..count {
-        let name = index.to_string();
-        let resource = Resource::new(&name).expect("valid");
-        redlock
-            .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
-            .expect("room");
-    }
-    redlock.flush();
-    eventually(PATIENCE, "all are carried out", || fleet.master(0).key_count() == count.to_string());
-    let mut granted_count = 0;
-    while granted_count < count {
-        redlock.turn(PATIENCE).expect("the loop runs");
-        while let Some((_, outcome)) = redlock.poll_outcome() {
-            assert!(matches!(outcome, Outcome::Acquire(Ok(_))), "{outcome:?}");
-            granted_count += 1;
-        }
-    }
 }
 
 #[test]

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use redlatch::status::MasterState;
-use redlatch::{HeldLocks, Quarantine, limits};
-use redlatch_support::{Blocking, Fleet, PATIENCE, Proxy, eventually};
+use redlatch::{Quarantine, limits};
+use redlatch_support::{Fleet, PATIENCE, Proxy, eventually};
 
 use crate::contest::{Contest, Rules, TTL};
-use crate::lock_tests::{self, drive, open, settings, state};
 use crate::lockers::{Mode, Way};
 use crate::netns::Netns;
 use crate::rogue::Rogue;
@@ -149,38 +147,6 @@ fn servers_that_are_no_redis_give_no_votes() {
     contest.survives("three of seven are no Redis", 40);
     contest.finish(&mut fleet);
     assert!(rogues.iter().all(|rogue| rogue.visitor_count() >= 4));
-}
-
-#[test]
-fn an_unrequested_reply_ends_the_connection() {
-    let mut fleet = Fleet::start(3);
-    let (proxies, urls) = proxies(&fleet);
-    let mut redlock = open(settings(&urls));
-    drive(&mut redlock, "all are connected", |it| (0..3).all(|index| state(it, index) == MasterState::Ready));
-    for _ in 0..3 {
-        let reconnects = |it: &Blocking| [0, 1].map(|index: usize| it.stats().masters[index].reconnects);
-        let before = reconnects(&redlock);
-        proxies[0].inject_replies(b"+OK\r\n");
-        proxies[1].inject_replies(b"+OK\r\n");
-        // At different moments: the first master may be back by then. A master whose release is owed is given
-        // up later.
-        let mut given_up = [false; 2];
-        drive(&mut redlock, "both are given up", |it| {
-            for (index, given_up) in given_up.iter_mut().enumerate() {
-                // On a busy machine, the master may be back before the test looks.
-                *given_up |= reconnects(it)[index] > before[index];
-                *given_up |=
-                    matches!(state(it, index), MasterState::Down(why) if why.starts_with("a reply "));
-            }
-            given_up == [true; 2]
-        });
-        // One master of three is left until the others return.
-        let lease = redlock.lock("a").ttl(lock_tests::TTL).wait(PATIENCE).acquire().expect("they come back");
-        redlock.release(lease).expect("confirmed");
-        drive(&mut redlock, "all are back", |it| (0..3).all(|index| state(it, index) == MasterState::Ready));
-    }
-    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
-    assert!(fleet.masters().all(|master| master.key_count() == "0"));
 }
 
 fn proxies(fleet: &Fleet) -> (Vec<Proxy>, Vec<String>) {
