@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::internals::settle;
 use redlatch::{Client, Config, Quarantine};
+use redlatch_support::settle;
 use tokio::runtime::{self, Runtime};
 
 const TTL: Duration = Duration::from_secs(10);

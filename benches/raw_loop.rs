@@ -209,7 +209,7 @@ fn resp(args: &[&str]) -> Vec<u8> {
 /// Runs before the stream becomes non-blocking. Returns the script's SHA-1.
 fn load_script(stream: &mut std::net::TcpStream) -> String {
     // The script with which `redlatch` releases short, uncontended holds.
-    let script = redlatch::internals::SCRIPTS.iter().find(|script| script.name == "release");
+    let script = redlatch::scripts::SCRIPTS.iter().find(|script| script.name == "release");
     let text = script.expect("a script of this name").text;
     stream.write_all(&resp(&["SCRIPT", "LOAD", text])).expect("the master is there");
     let mut reply = [0; 47]; // $40, the SHA-1 in hexadecimal, and both line ends

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, Guard, Quarantine};
 use redlatch_support::Fleet;
+use redlatch_support::settle;
 
 const MASTER_COUNT: usize = 5;
 const TTL: Duration = Duration::from_secs(120);

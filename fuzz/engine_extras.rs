@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource, SlotLook};
-use redlatch::internals::SCRIPTS;
+use redlatch::scripts::SCRIPTS;
 
 use super::Run;
 use super::callers::NAMES;

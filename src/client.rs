@@ -9,7 +9,6 @@ pub mod completions;
 mod election;
 mod guard;
 mod handle;
-pub mod holds;
 mod inspect;
 mod loss;
 mod passing;
@@ -19,10 +18,8 @@ mod relay;
 #[cfg(all(unix, feature = "tokio"))]
 mod runtime;
 mod set;
-pub mod set_acquisition;
 mod shared;
 mod sleeper;
-pub mod slot_acquisition;
 mod slots;
 #[cfg(feature = "tracing")]
 mod trace;
@@ -33,7 +30,7 @@ mod work;
 
 pub use election::{Candidate, Leadership};
 pub use guard::{Extend, Guard, Release};
-pub use handle::{Client, Connect, settle};
+pub use handle::{Client, Connect};
 pub use loss::{LockEnd, Lost};
 pub use passing::IntoHandleError;
 pub use reentrant::{ReentrantGuard, ReentrantLock};

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The present.
 #[inline]
-pub fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     let (awake, suspended) = read();
     awake + suspended
 }

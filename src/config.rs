@@ -195,41 +195,39 @@ impl Config {
         self.quarantine_time_beside(Duration::ZERO, 0)
     }
 
-    /// Returns the quarantine for the larger of these and this client's settings.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn quarantine_time_beside(&self, max_ttl: Duration, drift_ppm: u32) -> Duration {
+    /// The quarantine for the larger of these and this client's settings.
+    pub(crate) fn quarantine_time_beside(&self, max_ttl: Duration, drift_ppm: u32) -> Duration {
         let max_ttl = max_ttl.min(limits::MAX_TTL_MAX).max(self.max_ttl);
         let drift_ppm = drift_ppm.min(limits::DRIFT_PPM_MAX).max(self.drift.ppm());
         let whole = max_ttl + Drift::from_ppm(drift_ppm).unwrap_or(self.drift).of(max_ttl);
         Duration::from_millis(u64::try_from(whole.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
     }
-}
 
-/// Settings that the command line's doctor reads.
-#[doc(hidden)]
-impl Config {
+    /// Returns the bytes in front of each lock's name in its key.
     #[must_use]
     pub fn prefix(&self) -> &[u8] {
         &self.prefix
     }
 
-    /// Names of the masters: their URLs without logins.
+    /// Returns the names of the masters: their URLs without logins.
     #[must_use]
     pub fn names(&self) -> &[Arc<str>] {
         &self.labels
     }
 
+    /// Returns the name of the connections, as `CLIENT LIST` shows it.
     #[must_use]
     pub fn client_name(&self) -> &str {
         &self.client_name
     }
 
+    /// Returns the drift allowance in millionths of the TTL, without the constant 2 ms.
     #[must_use]
     pub const fn drift_ppm(&self) -> u32 {
         self.drift.ppm()
     }
 
+    /// Returns whether releases wake waiters; see [`ConfigBuilder::wake_waiters`].
     #[must_use]
     pub const fn wakes_waiters(&self) -> bool {
         self.wakes_waiters
@@ -474,9 +472,8 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets whether the client writes the fleet's record on masters without one. Not for users: it lets the
-    /// command line's questions leave nothing behind.
-    #[doc(hidden)]
+    /// Sets whether the client writes the fleet's record on masters without one; `true` by default. `false`
+    /// suits a program that only inspects locks and must change no key.
     #[must_use]
     pub const fn record_fleet(mut self, record: bool) -> Self {
         self.config.records_fleet = record;

@@ -87,8 +87,7 @@ impl Engine {
     }
 
     /// Returns an engine with room for this number of operations in place of [`limits::OPERATION_COUNT_MAX`],
-    /// and for twice as many tokens. Lets tests fill small tables.
-    #[doc(hidden)]
+    /// and for twice as many tokens.
     #[must_use]
     pub fn with_room_for(operations: usize, config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
         let mut ground = Ground::new(config, seed, now);

@@ -8,7 +8,7 @@
 //! what an attempt may have left on a master, now or once that master can be reached again; otherwise the TTL
 //! ends it.
 
-pub(crate) mod advice;
+mod advice;
 pub(crate) mod class;
 pub(crate) mod fleet;
 mod handle;
@@ -29,7 +29,7 @@ use bytes::Bytes;
 use crate::lock::LockName;
 pub use crate::lock::{Failure, HolderTtl, InputError, TokenRefusal, Vote};
 use crate::words::{Counted, Labelled, Named, PoolOf, Rounded};
-pub(crate) use advice::advice;
+pub use advice::advice;
 pub(crate) use class::{ErrorClass, classes};
 pub use handle::{AdoptError, ForeignHandle, ParseHandleError, ReleaseHandleError};
 pub use report::{Report, Round};

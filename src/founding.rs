@@ -16,8 +16,8 @@
 //! repeated between the phases. Each process then declared was named by the first phase, and shows the keys
 //! of any lock that it has granted since.
 
-pub(crate) mod again;
-pub(crate) mod replacement;
+mod again;
+mod replacement;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,6 +30,8 @@ use crate::error::fleet::{FleetDifference, Unusable};
 use crate::error::probe::ProbeError;
 use crate::limits;
 use crate::words::{Counted, Rounded};
+pub use again::{Again, Redeclaration};
+pub use replacement::{OldMaster, Replacement, Step};
 
 /// Facts about one master.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -144,6 +144,7 @@
 pub mod engine;
 pub mod error;
 pub mod limits;
+pub mod pool;
 pub mod resp;
 
 mod cancel;
@@ -153,17 +154,14 @@ mod clock;
 mod config;
 mod driver;
 mod event;
-mod founding;
 mod handle;
 mod lock;
 #[cfg(feature = "tracing")]
 mod observe;
 mod options;
-mod pool;
 mod process;
 mod redlock;
 mod wire;
-mod words;
 
 pub use cancel::Cancel;
 pub use client::{
@@ -209,40 +207,25 @@ pub mod status {
     pub use crate::error::fleet::{FleetDifference, FleetId, Unusable};
 }
 
-/// Items for the command line, the simulator and the fuzz targets. Not for users: they may change in any
-/// version.
-#[doc(hidden)]
-pub mod internals {
-    pub use crate::client::{completions, holds, set_acquisition, settle, slot_acquisition};
-    pub use crate::clock::now;
-    pub use crate::config::env;
-    pub use crate::driver::probe;
-    /// The fleet's record.
-    pub mod fleet {
-        pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
-        pub use crate::engine::masters::trouble::is_of_settings;
-        pub use crate::error::probe::ProbeError;
-        pub use crate::founding::again::{Again, Redeclaration};
-        pub use crate::founding::replacement::{OldMaster, Replacement, Step};
-        pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
-    }
-    pub use crate::lock::{FENCE_NAME, PROBE_NAME, command::park::WAIT_NAME};
-    pub use crate::lock::{NamedScript, SCRIPTS, whole_ms, whole_us};
-    /// Answers of servers.
-    pub mod server {
-        pub use crate::engine::masters::handshake::{Replication, info_field};
-        pub use crate::engine::masters::mark::{Mark, key as mark_key};
-        pub use crate::error::advice::advice;
-        pub use crate::lock::command::answer::error_text;
-        pub use crate::lock::{is_refusal, names_missing_right};
-    }
-    pub mod pool {
-        pub use crate::pool::{LockOfPool, door_name, slot_name};
-    }
-    pub mod words {
-        pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, Shown, grouped, is_deceptive};
-    }
-}
+// Hidden paths, for the other packages of the workspace and for tests. Any version may change them.
+#[doc(hidden)] // The simulator gives outcomes to callers as the client does.
+pub use client::completions;
+#[doc(hidden)] // The simulator runs the decisions about sets, slots and reentrant locks.
+pub mod compose;
+#[doc(hidden)] // The command line names the variables, and reads times as they are read.
+pub use config::env;
+#[doc(hidden)] // The command line, the drill and the test kit ask a master beside all locks.
+pub use driver::probe;
+#[doc(hidden)] // The doctor reads strict mode's mark.
+pub use engine::masters::mark;
+#[doc(hidden)] // The doctor and `redlatch fleet` read and write the fleet's record.
+pub use engine::masters::record;
+#[doc(hidden)] // `redlatch fleet` carries its decisions out; the simulator plants bugs in them.
+pub mod founding;
+#[doc(hidden)] // The model of a master and the doctor's trials of rights run the scripts.
+pub use lock::command::scripts;
+#[doc(hidden)] // The command line shows names, times and numbers as the errors do.
+pub mod words;
 
 /// Compiles the examples of the README and the pages.
 #[cfg(doctest)]

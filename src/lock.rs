@@ -16,10 +16,7 @@ mod token;
 mod ttl;
 mod vote;
 
-#[doc(hidden)]
-pub use command::scripts::{NamedScript, SCRIPTS};
-#[doc(hidden)]
-pub use fencing::FENCE_NAME;
+pub(crate) use command::scripts::{NamedScript, PROBE_NAME};
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
 pub use input_error::InputError;
@@ -27,8 +24,6 @@ pub use label::HolderLabel;
 pub(crate) use label::split_value;
 pub use master_set::{MasterId, MasterSet};
 pub use name::LockName;
-#[doc(hidden)]
-pub use resource::PROBE_NAME;
 pub use resource::Resource;
 pub(crate) use resource::{FLEET_NAME, MARK_NAME};
 pub use tally::quorum;
@@ -36,8 +31,6 @@ pub(crate) use tally::{Tally, Verdict};
 pub use token::Token;
 pub(crate) use ttl::Drift;
 pub use ttl::Ttl;
-#[doc(hidden)]
-pub use ttl::{whole_ms, whole_us};
+pub(crate) use ttl::{whole_ms, whole_us};
+pub(crate) use vote::names_missing_right;
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};
-#[doc(hidden)]
-pub use vote::{is_refusal, names_missing_right};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::limits;
 use crate::pool::LockOfPool;
 
 /// End of each message about a peer that sends invalid replies. The simulator recognizes the peer's
@@ -169,6 +170,13 @@ pub fn grouped<'a>(lines: impl IntoIterator<Item = (&'a str, String)>, count: us
     lines.collect()
 }
 
+/// An error reply as text for display: bounded, and without characters that could upset a terminal or a log.
+#[must_use]
+pub fn error_text(text: &[u8]) -> Box<str> {
+    let shown = text.get(..limits::ERROR_TEXT_SIZE_MAX).unwrap_or(text);
+    String::from_utf8_lossy(shown).chars().map(|c| if is_deceptive(c) { '?' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,5 +251,14 @@ mod tests {
         assert_eq!(lines(&["down", "down"]), ["all 2 masters: down"]);
         assert_eq!(lines(&["down"; 3]), ["all 3 masters: down"]);
         assert_eq!(lines(&["down", "up", "down"]), ["a, c: down", "b: up"]);
+    }
+
+    // I147
+    #[test]
+    fn error_texts_are_bounded_and_printable() {
+        let text = error_text(&[b'\x1b'; 4096]);
+        assert_eq!(text.len(), limits::ERROR_TEXT_SIZE_MAX);
+        assert!(text.chars().all(|c| c == '?'));
+        assert_eq!(&*error_text("ERR a\u{202e}b\u{2028}c".as_bytes()), "ERR a?b?c");
     }
 }

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use fork::{Fork, fork, waitpid_nohang};
 use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
 use redlatch::error::LockReentrantError;
-use redlatch::internals::settle;
 use redlatch::stats::Stats;
 use redlatch::status::Health;
 use redlatch::{
     Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, LockEnd, Options,
     Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, RunError, Waited,
 };
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, Until};
 
 const TTL: Duration = Duration::from_secs(30);

@@ -20,13 +20,10 @@
 //!
 //! A finding is a value: match on its [`Problem`], or compare the stable [code](Problem::code).
 
-#[doc(hidden)]
-pub mod candidates;
-#[doc(hidden)]
-pub mod facts;
+pub(crate) mod candidates;
+pub(crate) mod facts;
 mod finding;
-#[doc(hidden)]
-pub mod judge;
+pub(crate) mod judge;
 mod rights;
 
 use std::time::Duration;

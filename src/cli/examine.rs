@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use crate::doctor::facts::{ExaminedMaster, Facts, ask_all};
+use crate::doctor::judge::{granting, judge};
+use crate::doctor::{Finding, Severity};
+use crate::output::whole_us;
 use redlatch::engine::quorum;
-use redlatch::internals::env::parse_time;
-use redlatch::internals::whole_us;
-use redlatch::internals::words::{Counted, Rounded};
+use redlatch::env::parse_time;
+use redlatch::words::{Counted, Rounded};
 use redlatch::{Config, Quarantine};
-use redlatch_cli::doctor::facts::{ExaminedMaster, Facts, ask_all};
-use redlatch_cli::doctor::judge::{granting, judge};
-use redlatch_cli::doctor::{Finding, Severity};
 use serde_json::{Value, json};
 
 use super::exit::{Exit, code};

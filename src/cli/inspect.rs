@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::output::whole_ms;
 use redlatch::error::{Failure, ForceUnlockError, HolderTtl, InputError, InspectError, Vote};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
-use redlatch::internals::pool::slot_name;
-use redlatch::internals::whole_ms;
-use redlatch::internals::words::{Printable, Shown};
+use redlatch::pool::slot_name;
 use redlatch::status::MasterState;
+use redlatch::words::{Printable, Shown};
 use redlatch::{Client, limits};
 use serde_json::{Value, json};
 

@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use redlatch::Client;
 use redlatch::engine::{Resource, quorum};
+use redlatch::env::parse_time;
 use redlatch::error::{Failure, HolderTtl};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
-use redlatch::internals::env::parse_time;
-use redlatch::internals::pool::LockOfPool;
-use redlatch::internals::probe::{Probe, ProbeError, some};
-use redlatch::internals::words::{Rounded, Shown};
-use redlatch::internals::{FENCE_NAME, WAIT_NAME};
+use redlatch::pool::LockOfPool;
+use redlatch::probe::{Probe, ProbeError, some};
+use redlatch::scripts::{FENCE_NAME, WAIT_NAME};
 use redlatch::status::MasterState;
+use redlatch::words::{Rounded, Shown};
 use serde_json::{Value, json};
 
 use super::exit::{Exit, code};

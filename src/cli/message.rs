@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use redlatch::internals::words::{Counted, Named, Rounded};
+use redlatch::words::{Counted, Named, Rounded};
 
 /// Text from the library, the system or the arguments.
 type Text<'a> = &'a dyn fmt::Display;

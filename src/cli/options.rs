@@ -10,10 +10,9 @@ use clap::Args as _;
 
 use redlatch::engine::quorum;
 use redlatch::error::{ConfigError, Failure};
-use redlatch::internals::fleet::is_of_settings;
-use redlatch::internals::{env, words};
 use redlatch::status::{MasterState, MasterStatus, Warning};
 use redlatch::{Config, ConfigBuilder, Redlock, limits};
+use redlatch::{env, words};
 
 use super::exit::Exit;
 use super::message::Message;
@@ -258,7 +257,8 @@ fn contradiction(master: &MasterStatus) -> Option<String> {
         .or_else(|| said(|it| matches!(it, Warning::NoScripts { .. })));
     let MasterState::Down(why) = &master.state else { return difference };
     // Strict mode refuses the master because of the difference, and its reason includes the difference.
-    let is_said = is_of_settings(why) || difference.as_ref().is_some_and(|it| why.starts_with(&**it));
+    let is_said =
+        master.state.is_of_settings() || difference.as_ref().is_some_and(|it| why.starts_with(&**it));
     if is_said { Some(why.to_string()) } else { difference }
 }
 

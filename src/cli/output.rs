@@ -442,6 +442,16 @@ pub(crate) fn add_paragraph(out: &mut String, width: usize, first: &str, indent:
     out.push('\n');
 }
 
+/// The time in whole milliseconds, rounded down.
+pub(crate) fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The time in whole microseconds, rounded down.
+pub(crate) fn whole_us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -32,10 +32,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use redlatch::compose::slot_acquisition;
 use redlatch::engine::Resource;
+use redlatch::env;
+use redlatch::env::parse_time;
 use redlatch::error::InputError;
-use redlatch::internals::env::{self, parse_time};
-use redlatch::internals::slot_acquisition;
 use redlatch::{Guard, Options, limits};
 
 use super::exit::{Exit, code};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use redlatch::internals::probe::{Answer, Probe, ProbeError};
-use redlatch::internals::words::grouped;
-use redlatch_cli::doctor::candidates::literal;
+use crate::doctor::candidates::literal;
+use redlatch::probe::{Answer, Probe, ProbeError};
+use redlatch::words::grouped;
 
 /// One page of the names behind a prefix.
 pub(super) struct Page {

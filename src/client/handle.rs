@@ -22,7 +22,6 @@ use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver};
 use crate::engine::{Health, HeldLocks, MasterStatus, OpId, Outcome, Request, Stats, SubmitError};
 use crate::error::ConfigError;
-use crate::limits;
 
 /// Lock client for many threads and tasks. Clones share one set of connections and one event loop.
 ///
@@ -381,19 +380,6 @@ fn start(config: Config) -> Result<Arc<Mutex<Opening>>, ConnectError> {
         waker.into_iter().for_each(Waker::wake);
     })?;
     Ok(opening)
-}
-
-/// Waits until a client has no claim on any master, at most `limit`, checking every millisecond. Returns the
-/// number of locks that are not released everywhere. Unlike after a drain, the client goes on: for tests.
-pub fn settle(client: &Client, limit: Duration) -> usize {
-    let until = clock::now().checked_add(limit);
-    loop {
-        let count = client.stats().claims;
-        if count == 0 || until.is_some_and(|until| until <= clock::now()) {
-            return count;
-        }
-        thread::sleep(limits::DRAIN_LOOK_PAUSE);
-    }
 }
 
 /// The client cannot be used, or has no room for the request.

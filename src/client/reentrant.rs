@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use super::guard::{self, ExtendCall, Guard, Release};
 use super::handle::Client;
-use super::holds::Holds;
 use super::loss::{self, LockEnd};
 use super::pending::{How, Pending};
 use super::request::{Acquire, LockRequest};
 use super::shared::{Shared, Stopped};
 use super::sleeper::Sleeper;
 use crate::clock;
+use crate::compose::holds::Holds;
 use crate::engine::{OpId, Released};
 use crate::error::{AcquireError, ExtendError, LockReentrantError, ReleaseError};
 use crate::lock::{FencingToken, Token};

@@ -1,6 +1,6 @@
 //! Several locks together: one guard for all of them, or none.
 //!
-//! [`super::set_acquisition`] decides which locks to request, release and wait for, and in which order. This
+//! [`crate::compose::set_acquisition`] decides which locks to request, release and wait for, and in which order. This
 //! module carries out its steps, with an ordinary acquisition of the client for each lock.
 
 use std::borrow::Cow;
@@ -19,7 +19,7 @@ use super::handle::Client;
 use super::loss::{self, LockEnd, Lost};
 use super::pending::{Ask, How, Pending, ended};
 use super::request::{Acquire, LockRequest};
-use super::set_acquisition::{self, Failed, SetAcquisition, SetStep};
+use crate::compose::set_acquisition::{self, Failed, SetAcquisition, SetStep};
 use super::shared::{Inner, Shared, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;

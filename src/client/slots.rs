@@ -1,6 +1,6 @@
 //! One of K slots: a lock with a number, of which at most K are held.
 //!
-//! [`super::slot_acquisition`] decides which slot to try, when to search for free slots, and what to wait
+//! [`crate::compose::slot_acquisition`] decides which slot to try, when to search for free slots, and what to wait
 //! for. This module carries out its steps. Each slot is an ordinary lock of the client, and so is the *door*
 //! at which callers queue.
 
@@ -23,7 +23,7 @@ use super::pending::{Ask, How, Pending, ended};
 use super::request::{Acquire, LockRequest};
 use super::set::PauseCall;
 use super::shared::{Inner, Shared, Stopped};
-use super::slot_acquisition::{self, SlotAcquisition, SlotStep};
+use crate::compose::slot_acquisition::{self, SlotAcquisition, SlotStep};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{OpId, Outcome, Released, Request, SlotLook};

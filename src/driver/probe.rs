@@ -333,6 +333,12 @@ impl Probe {
         Ok(answers.into_iter().next().unwrap_or(Answer::Null))
     }
 
+    /// Returns the present, by the clock of [`pause_until`](Self::pause_until).
+    #[must_use]
+    pub fn now() -> Instant {
+        clock::now()
+    }
+
     /// Sends nothing until this time.
     pub fn pause_until(&self, at: Instant) {
         thread::sleep(at.saturating_duration_since(clock::now()));

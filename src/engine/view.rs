@@ -174,7 +174,7 @@ impl Engine {
 
     /// Returns an operation, release, master or login whose deadline has no timer. There must be none; tests
     /// check it after each call.
-    #[doc(hidden)]
+    #[doc(hidden)] // Tests of the engine and the simulator check the timers after each call.
     #[must_use]
     pub fn unarmed(&self) -> Option<String> {
         let Core { ground, masters, locks } = &self.core;

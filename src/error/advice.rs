@@ -23,7 +23,8 @@ const RIGHTS: [(&str, &[&str]); 12] = [
     ("shared locks", &["type"]),
 ];
 
-/// Advice about an error reply, if there is any.
+/// Returns what to do about a server's error reply, such as `grant +set` for a missing right; `None` for replies that
+/// explain themselves.
 #[must_use]
 pub fn advice(text: &str) -> Option<Cow<'static, str>> {
     if names_missing_right(text) {

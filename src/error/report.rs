@@ -71,8 +71,7 @@ impl Report {
         words::grouped(lines, self.votes.len())
     }
 
-    /// Whether a quorum of masters refused because the login lacks a right.
-    #[doc(hidden)]
+    /// Returns whether a quorum of masters refused because the login lacks a right.
     #[must_use]
     pub fn lacks_rights(&self) -> bool {
         let lacking =

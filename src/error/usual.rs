@@ -46,8 +46,7 @@ impl AcquireError {
         matches!(self, Self::Input(_) | Self::Stopped(_) | Self::Overloaded | Self::Cancelled)
     }
 
-    /// Whether a quorum of masters refused because the login lacks a right.
-    #[doc(hidden)]
+    /// Returns whether a quorum of masters refused because the login lacks a right. Waiting does not help then.
     #[must_use]
     pub fn lacks_rights(&self) -> bool {
         matches!(self, Self::NoQuorum(denial) if denial.report.lacks_rights())

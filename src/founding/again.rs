@@ -70,7 +70,7 @@ impl Redeclaration {
             if let Some(difference) = record.difference_of_masters(&seen) {
                 return Err(Why::Differs(difference).of(name));
             }
-            longest = longest.max(config.quarantine_time_beside(record.max_ttl(), record.drift_ppm()));
+            longest = longest.max(record.quarantine_time(config));
         }
         let (first, since) = self.begun.get_or_insert_with(|| (processes.clone(), now));
         if let Some(place) = first.iter().zip(&processes).position(|(one, other)| one != other) {

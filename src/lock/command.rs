@@ -11,7 +11,7 @@ pub(crate) mod entry;
 pub(crate) mod fenced;
 pub(crate) mod park;
 pub(crate) mod query;
-pub(crate) mod scripts;
+pub mod scripts;
 pub(crate) mod shared;
 pub(crate) mod slots;
 

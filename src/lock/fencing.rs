@@ -7,9 +7,6 @@ use std::time::Duration;
 
 use super::ttl::{whole_ms, whole_us};
 
-/// Part of a fence's key between the prefix and the lock's name. No lock's name may start with it.
-pub const FENCE_NAME: &[u8] = b"redlatch:fence:";
-
 /// Number larger than the number of every earlier fenced holder of the same lock, whatever pauses and delays
 /// happen.
 ///

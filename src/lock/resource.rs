@@ -1,7 +1,7 @@
 use std::fmt;
 
-use super::command::park::{CHANNEL_NAME, WAIT_NAME};
-use super::fencing::FENCE_NAME;
+use super::command::park::CHANNEL_NAME;
+use super::command::scripts::{FENCE_NAME, PROBE_NAME, WAIT_NAME};
 use super::input_error::InputError;
 use crate::limits;
 use crate::pool::{DOOR_NAME, LockOfPool, SLOT_NAME};
@@ -12,10 +12,6 @@ pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
 /// Key of the fleet's record, without the prefix. No lock may have this name either.
 pub(crate) const FLEET_NAME: &[u8] = b"redlatch:fleet";
-
-/// Beginning of the keys, without the prefix, on which the handshake tries commands that must change nothing.
-/// No lock's name may start with it: the commands would find the lock.
-pub const PROBE_NAME: &[u8] = b"redlatch:probe:";
 
 /// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. The names `redlatch:mark`
 /// and `redlatch:fleet` are reserved, and so are names that start with `redlatch:fence:`, `redlatch:wait:`,
@@ -44,11 +40,10 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// Checks a name that may also name a pool's slot or door, for inspections and for the pool itself.
+    /// Checks a name that may also be the name of a slot's lock or of a pool's door ([`pool`](crate::pool)).
     ///
     /// # Errors
     /// Like [`Resource::new`], but for the pool's name.
-    #[doc(hidden)]
     pub fn of_any_lock<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match LockOfPool::parse(name) {

@@ -101,13 +101,13 @@ impl Ttl {
 
 /// The time in whole milliseconds, rounded down.
 #[inline]
-pub fn whole_ms(time: Duration) -> u64 {
+pub(crate) fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The time in whole microseconds, rounded down.
 #[inline]
-pub fn whole_us(time: Duration) -> u64 {
+pub(crate) fn whole_us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -82,13 +82,15 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether the login lacks a right for the command.
-    pub(crate) fn is_missing_right(&self) -> bool {
+    /// Returns whether the login lacks a right for the command.
+    #[must_use]
+    pub fn is_missing_right(&self) -> bool {
         matches!(self, Self::Replied(text) if names_missing_right(text))
     }
 
-    /// Whether the server refused to run the command at all.
-    pub(crate) fn is_refusal(&self) -> bool {
+    /// Returns whether the server refused to run the command. Unless a proxy replied, the command had no effect.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Replied(text) if is_refusal(text))
     }
 
@@ -104,8 +106,7 @@ impl Failure {
 }
 
 /// Whether an error reply is an ACL's refusal, also inside a script.
-#[must_use]
-pub fn names_missing_right(text: &str) -> bool {
+pub(crate) fn names_missing_right(text: &str) -> bool {
     ["NOPERM", "ERR The user executing the script", "ERR ACL failure in script"]
         .iter()
         .any(|start| text.starts_with(start))
@@ -129,9 +130,7 @@ const REFUSALS: [&str; 14] = [
     "ERR unknown command",
 ];
 
-/// Whether a server refused to run a command. Unless a proxy replied, the command had no effect.
-#[must_use]
-pub fn is_refusal(text: &str) -> bool {
+fn is_refusal(text: &str) -> bool {
     REFUSALS.iter().any(|refusal| text.starts_with(refusal))
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Reply;
-use redlatch::internals::probe::Probe;
+use redlatch::probe::Probe;
 
 /// A test's blocking connection to one server, for looking at keys or configuring the server.
 #[derive(Debug)]

@@ -39,7 +39,7 @@ mod connection;
 mod double;
 mod error;
 mod master;
-#[doc(hidden)]
+#[doc(hidden)] // The simulator, the engine's tests and the fuzz targets have the double's masters.
 pub mod model;
 mod port;
 mod server;
@@ -57,7 +57,7 @@ pub use double::{Double, DoubleMaster};
 pub use error::FleetError;
 pub use master::Master;
 pub use port::free_port;
-pub use redlatch::internals::probe::Answer as Reply;
+pub use redlatch::probe::Answer as Reply;
 pub use server::Server;
 
 /// Answer timeout of a test's clients. A busy machine is no outage.

@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use redlatch::internals::SCRIPTS;
+use redlatch::scripts::SCRIPTS;
 
 pub use answer::{Answer, Protocol};
 use commands::integer;

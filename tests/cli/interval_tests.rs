@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use redlatch::internals::env::parse_time;
+use redlatch::env::parse_time;
 use redlatch_support::{Fleet, PATIENCE, eventually, root};
 
 use crate::harness::{PATIENT, Running, exists, expect, finish, redlatch};

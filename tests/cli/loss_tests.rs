@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::internals::env::parse_time;
+use redlatch::env::parse_time;
 use redlatch_support::{Fleet, PATIENCE, assert_sooner, eventually};
 
 use crate::harness::{FOREVER, Running, exists, expect, finish, holder_count, impatient, trusting};

@@ -6,8 +6,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::Config;
-use redlatch::internals::fleet::{Change, Found};
-use redlatch_cli::doctor::candidates::write_records;
 use redlatch_support::judge::{Visit, VisitName, overlaps};
 use redlatch_support::{Fleet, Master, PATIENCE, Until, eventually};
 
@@ -222,20 +220,17 @@ fn a_wrong_argument_replaces_nothing() {
 #[test]
 fn a_record_that_changed_meanwhile_stays() {
     let mut lists = declared(3);
-    let record = |text: &str| Found::from_text(text.as_bytes()).record().cloned().expect("a record");
     let before = lists.records()[0].clone();
-    let (from, to) = (record(&before), record(&before.replace("declared", "observed")));
-    let other = before.replace("max_ttl_ms=1000 ", "max_ttl_ms=900 ");
-    let config = Config::builder().masters(&lists.old).prefix("p:").build().expect("valid settings");
-    let mut write = |there: &str, from| {
-        lists.fleet.master(0).command(&[b"SET", b"p:redlatch:fleet", there.as_bytes()]);
-        let written = write_records(&config, PATIENCE, &[Change { place: 0, from, to: to.clone() }]);
-        (written.expect("an event loop").map_err(|(_, why)| why), lists.records()[0].clone())
+    let (to, other) = (before.replace("declared", "observed"), before.replace("max_ttl_ms=1000 ", "max_ttl_ms=900 "));
+    let mut write = |there: &str| {
+        let (key, master) = (b"p:redlatch:fleet".as_slice(), lists.fleet.master(0));
+        master.command(&[b"SET", key, there.as_bytes()]);
+        let script = include_bytes!("../../src/cli/doctor/replace_record.lua");
+        let found = master.command(&[b"EVAL", script, b"1", key, before.as_bytes(), to.as_bytes()]).text();
+        assert_eq!(found, lists.records()[0]);
+        found
     };
-    let changed = || Err("it has another record now".to_owned());
-    assert_eq!(write(&other, Some(from.clone())), (changed(), other.clone()));
-    assert_eq!(write(&other, None), (changed(), other.clone()), "there is a record now");
-    assert_eq!(write(&before, Some(from)), (Ok(()), to.to_string()));
+    assert_eq!([write(&other), write(&before)], [other.clone(), to.clone()]);
 }
 
 /// The operator's process dies while waiting, and between two records.

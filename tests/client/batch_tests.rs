@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use redlatch::error::InputError;
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, Master, PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, await_subscribed, open, within};

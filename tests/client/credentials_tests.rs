@@ -345,7 +345,7 @@ fn a_password_file_is_read_at_each_connect() {
         "REDLATCH_PASSWORD_FILE" => Some(path.clone().into()),
         _ => None,
     };
-    let builder = redlatch::internals::env::builder(lookup).expect("valid settings");
+    let builder = redlatch::env::builder(lookup).expect("valid settings");
     let builder = builder.quarantine(redlatch::Quarantine::Trust).connect_timeout(PATIENCE).max_ttl(TTL);
     let client = Client::open(builder.build().expect("valid settings")).expect("an event loop");
     drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("the first password"));

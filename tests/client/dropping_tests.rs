@@ -9,8 +9,8 @@ use std::task::{Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::internals::settle;
 use redlatch::{Client, ExtendError, Guard, Release, limits};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, Raw, block_on, eventually};
 
 use crate::harness::{

@@ -9,8 +9,8 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redlatch::error::LockReentrantError;
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine, ReentrantLock};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;

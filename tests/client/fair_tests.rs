@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::error::InputError;
-use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, ErrorClass, Guard, limits};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, Master, PATIENCE, Raw, assert_sooner, eventually};
 
 use crate::harness::{

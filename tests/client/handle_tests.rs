@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use redlatch::error::{AdoptError, ForeignHandle, ReleaseHandleError};
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard, LockHandle, LockRequest, Mode, Options};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::internals::settle;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, eventually};
 use tokio::io::{Interest, unix::AsyncFd};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::AcquireError;
 use redlatch::error::{InputError, LockReentrantError};
-use redlatch::internals::settle;
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, block_on};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, config, open};

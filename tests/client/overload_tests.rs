@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use redlatch::error::LockReentrantError;
-use redlatch::internals::settle;
 use redlatch::{AcquireError, limits};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, block_on};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, open, poll_once};

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::error::LockReentrantError;
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, ExtendError, LockEnd, ReentrantGuard, ReentrantLock};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;

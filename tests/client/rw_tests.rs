@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::error::{HeldBy, HolderTtl, InputError};
 use redlatch::inspection::{KeyState, LockStatus};
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, limits};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, assert_sooner, block_on, eventually};
 
 use crate::harness::{

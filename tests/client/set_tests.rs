@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::error::InputError;
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, Guard, GuardSet, limits};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::batch_tests::{reads_of, work};

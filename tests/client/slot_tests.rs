@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use redlatch::error::{HeldBy, InputError};
 use redlatch::inspection::LockStatus;
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, HeldLocks, Options, SlotGuard, SlotsRequest, limits};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;

@@ -5,8 +5,8 @@ use std::task::{Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, ReleaseError};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{Count, LONG, TTL, open, poll_once, poll_with, within};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, ExtendError, Guard, ReleaseError, limits};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, Proxy, Until, block_on, eventually};
 use tokio::runtime::Runtime;
 

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ConfigBuilder, Guard, limits};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, Master, PATIENCE, Proxy, assert_sooner, eventually};
 
 use crate::harness::{

@@ -6,7 +6,7 @@ use crate::model::Dialect;
 use crate::rig::{Rig, id};
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::error::{Failure, Vote};
-use redlatch::internals::SCRIPTS;
+use redlatch::scripts::SCRIPTS;
 use redlatch::{ExtendError, Options, Quarantine, ReleaseError};
 
 use crate::{defaults, granted, ms, no_quorum};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::error::HolderTtl;
-use redlatch::internals::SCRIPTS;
+use redlatch::scripts::SCRIPTS;
 use redlatch::{AcquireError, HeldLocks, Options, Quarantine};
 
 use crate::model::{Dialect, digest, fence_key, queue_key};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::engine::{OpId, Outcome, Request, Resource, SlotLook, SubmitError};
 use redlatch::error::{Failure, HolderTtl, InputError, Vote};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
-use redlatch::internals::pool::slot_name;
+use redlatch::pool::slot_name;
 use redlatch::{AcquireError, limits};
 
 use crate::rig::{Rig, id};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{HandleAct, MasterId, OpId, Reason, Request, Resource};
-use redlatch::internals::SCRIPTS;
+use redlatch::scripts::SCRIPTS;
 use redlatch::{AcquireError, HeldLocks, Options};
 use redlatch_support::{Shown, Style, assert_golden, differing, wrapped};
 

@@ -28,7 +28,7 @@ fn free(rig: &mut Rig) {
     let now = rig.now;
     for master in &mut rig.masters {
         master.carry_out_over(OTHER_CONN, now, &[b"DEL", KEY], &mut Vec::new());
-        let serve = redlatch::internals::SCRIPTS.iter().find(|script| script.name == "serve").expect("one");
+        let serve = redlatch::scripts::SCRIPTS.iter().find(|script| script.name == "serve").expect("one");
         let words: [&[u8]; 6] = [b"EVAL", serve.text.as_bytes(), b"3", KEY, &queue_key(KEY), &fence_key(KEY)];
         master.carry_out_over(OTHER_CONN, now, &words, &mut Vec::new());
     }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, PATIENCE, eventually};
 
 #[path = "../../examples/axum.rs"]

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::internals::SCRIPTS;
-use redlatch::internals::settle;
+use redlatch::scripts::SCRIPTS;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, Config, HeldLocks};
+use redlatch_support::settle;
 use redlatch_support::{Blocking, Fleet, Lease, PATIENCE, Place, Proxy, Raw, Until, eventually, valkey_9};
 
 use crate::lock_tests::{TTL, drive, open, settings, state};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::error::{Failure, HolderTtl, Vote};
-use redlatch::internals::SCRIPTS;
+use redlatch::scripts::SCRIPTS;
 use redlatch::status::MasterState;
 use redlatch::{
     AcquireError, Config, ConfigBuilder, ExtendError, HeldLocks, Options, Quarantine, ReleaseError,

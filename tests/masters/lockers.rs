@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::internals::settle;
+use redlatch_support::settle;
 use redlatch_support::{Blocking, Lease};
 
 use redlatch::status::MasterStatus;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use redlatch::error::Failure;
 use redlatch::inspection::KeyState;
-use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{Client, Guard, LockRequest, Quarantine};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, Master, PATIENCE, eventually};
 
 use crate::error_tests::{end_loading, fail_snapshot, load_slowly, ok};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use redlatch::internals::settle;
 use redlatch::{Client, Quarantine};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, Master, PATIENCE};
 
 use crate::error_tests::ok;

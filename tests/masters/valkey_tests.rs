@@ -6,8 +6,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::internals::settle;
 use redlatch::{Client, HeldLocks, Quarantine};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, Master, PATIENCE, Place, Raw, eventually, valkey_9};
 
 use crate::contest::{Contest, Rules};

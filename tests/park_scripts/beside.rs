@@ -1,6 +1,6 @@
 //! Parked attempts and the other scripts understand each other's keys.
 
-use redlatch::internals::SCRIPTS;
+use redlatch::scripts::SCRIPTS;
 
 use crate::rig::{self, FENCE, FENCE_TTL_MS, HALF_US, HOUR_MS, LOCK, QUEUE, Rig};
 use crate::wire::Value;

@@ -214,7 +214,7 @@ fn no_call_looks_at_more_than_64_entries() {
             fill(&mut rig, if is_dead { 1 } else { stay_end });
             rig.hold("other");
             let text =
-                redlatch::internals::SCRIPTS.iter().find(|it| it.name == *script).expect("it is there").text;
+                redlatch::scripts::SCRIPTS.iter().find(|it| it.name == *script).expect("it is there").text;
             let text = format!("{COUNTING} {text} end run() return looked");
             let keys = if ["swap_parked", "shared_acquire_queue"].contains(script) { "2" } else { "3" };
             let names = [LOCK, QUEUE, FENCE];

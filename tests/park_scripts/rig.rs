@@ -1,6 +1,6 @@
 //! A server, the scripts, and parked waiters.
 
-use redlatch::internals::SCRIPTS;
+use redlatch::scripts::SCRIPTS;
 use redlatch_testing::Fleet;
 
 use crate::wire::{Value, Wire};

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use redlatch::internals::SCRIPTS;
+use redlatch::scripts::SCRIPTS;
 
 use crate::breaks::syntax::{Variant, variants};
 use crate::directed::{self, Verdict};

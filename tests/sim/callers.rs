@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
 use rand::RngExt;
+use redlatch::completions::{CompletionToken, Completions, OutcomeKind};
 use redlatch::engine::{OpId, Outcome};
-use redlatch::internals::completions::{CompletionToken, Completions, OutcomeKind};
 
 use crate::client::{Pending, Worker};
 use crate::clock::{MS, Time};

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
-use redlatch::internals::NamedScript;
+use redlatch::scripts::NamedScript;
 
 use crate::model::lua::{Code, run_code};
 use crate::model::{Answer, ModelMaster, Refusal};

@@ -7,8 +7,8 @@ mod scripts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use redlatch::internals::SCRIPTS;
 use redlatch::mutants::switch;
+use redlatch::scripts::SCRIPTS;
 
 use crate::directed::{
     Verdict, acquire, bytes, completions, drain, fair, fence, fleet, handles, handover, hold, keep, leave,

@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
+use redlatch::compose::holds::Holds;
 use redlatch::engine::{OpId, Outcome};
-use redlatch::internals::holds::Holds;
 
 use crate::clock::{MS, Time};
 use crate::world::{World, note};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redlatch::Config;
-use redlatch::internals::SCRIPTS;
 use redlatch::resp;
+use redlatch::scripts::SCRIPTS;
 
 use crate::checker::id;
 use crate::clock::{Clock, WALL_US};

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use redlatch::Quarantine;
+use redlatch::completions::OutcomeKind;
 use redlatch::engine::{HeldLocks, OpId, Outcome, Request, Resource};
 use redlatch::inspection::{Inspection, KeyState};
-use redlatch::internals::completions::OutcomeKind;
 
 use crate::checker::id;
 use crate::clock::{MS, Time};

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use redlatch::internals::{NamedScript, SCRIPTS};
 use redlatch::resp;
+use redlatch::scripts::{NamedScript, SCRIPTS};
 
 use crate::clock::WALL_US;
 use crate::lua;

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use rand::RngExt;
 use redlatch::Options;
+use redlatch::compose::set_acquisition;
+use redlatch::compose::set_acquisition::{Failed, SetAcquisition, SetStep};
 use redlatch::engine::{OpId, Outcome};
-use redlatch::internals::set_acquisition::{self, Failed, SetAcquisition, SetStep};
 
 use crate::clock::{MS, Time};
 use crate::network::chance;

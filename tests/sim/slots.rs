@@ -6,10 +6,10 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
+use redlatch::completions::OutcomeKind;
+use redlatch::compose::slot_acquisition::{SlotAcquisition, SlotStep, door_options};
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::internals::completions::OutcomeKind;
-use redlatch::internals::pool::{door_name, slot_name};
-use redlatch::internals::slot_acquisition::{SlotAcquisition, SlotStep, door_options};
+use redlatch::pool::{door_name, slot_name};
 use redlatch::{AcquireError, Options};
 
 use crate::client::Client;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use redlatch::internals::NamedScript;
+use redlatch::scripts::NamedScript;
 
 /// A script with one piece of its text replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@ mod cases;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use redlatch::internals::{NamedScript, SCRIPTS};
 use redlatch::resp;
+use redlatch::scripts::{NamedScript, SCRIPTS};
 use redlatch_support::assert_golden;
 
 use cases::{Case, Refused, cases, refusals};

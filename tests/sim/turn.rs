@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use redlatch::engine::{LinkRequest, MasterId};
-use redlatch::internals::words::NO_SERVER;
 use redlatch::status::MasterState;
+use redlatch::words::NO_SERVER;
 
 use crate::callers::Callers;
 use crate::checker::id;

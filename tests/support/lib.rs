@@ -24,4 +24,4 @@ pub use page::{differing, wrapped};
 pub use proxy::Proxy;
 pub use rules::broken_rule;
 pub use shown::{Shown, Style};
-pub use wait::{PATIENCE, Until, assert_sooner, block_on, eventually};
+pub use wait::{PATIENCE, Until, assert_sooner, block_on, eventually, settle};

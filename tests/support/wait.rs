@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use redlatch::Client;
+
 /// Time limit for anything that must happen. A slow machine only takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two checks of a condition.
@@ -35,6 +37,19 @@ pub fn eventually(patience: Duration, what: &str, mut is_true: impl FnMut() -> b
     let given_up = Instant::now() + patience;
     while !is_true() {
         assert!(Instant::now() < given_up, "not within {patience:?}: {what}");
+        thread::sleep(POLL_PAUSE);
+    }
+}
+
+/// Waits until a client has no claim on any master, at most `limit`. Returns the number of locks that are not released
+/// everywhere. Unlike after a drain, the client goes on.
+pub fn settle(client: &Client, limit: Duration) -> usize {
+    let given_up = Instant::now() + limit;
+    loop {
+        let count = client.stats().claims;
+        if count == 0 || given_up <= Instant::now() {
+            return count;
+        }
         thread::sleep(POLL_PAUSE);
     }
 }

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{Client, Credentials, Pem, Redlock, Tls};
+use redlatch_support::settle;
 use redlatch_support::{Certificates, Fleet, PATIENCE, eventually};
 use rustls::HandshakeKind;
 

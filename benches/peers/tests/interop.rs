@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use redlatch::internals::settle;
+use redlatch_support::settle;
 use redlatch::{AcquireError, Client, Config, Guard, Quarantine};
 use redlatch_support::{Fleet, Raw};
 

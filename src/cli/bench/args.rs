@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::internals::env::parse_time;
+use redlatch::env::parse_time;
 use redlatch::limits;
 
 use crate::exit::Exit;

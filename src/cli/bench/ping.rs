@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redlatch::Redlock;
-use redlatch::internals::probe::{Probe, ProbeError, some};
+use redlatch::probe::{Probe, ProbeError, some};
 use redlatch::stats::Histogram;
 use redlatch::status::MasterState;
 

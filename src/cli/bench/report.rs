@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
+use crate::output::whole_ms;
 use redlatch::engine::quorum;
-use redlatch::internals::whole_ms;
-use redlatch::internals::words::{Counted, Rounded};
 use redlatch::stats::Histogram;
 use redlatch::status::{MasterState, MasterStatus};
+use redlatch::words::{Counted, Rounded};
 use serde_json::{Value, json};
 
 use super::args::Args;

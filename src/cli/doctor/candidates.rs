@@ -7,21 +7,23 @@ use std::time::Duration;
 
 use super::facts::{PREFIX_SCAN_COUNT_MAX, read_record, server};
 use super::rights::{Rights, Trial, trials};
-use redlatch::internals::fleet::{Candidate, Change, Found, OldMaster, Record};
-use redlatch::internals::probe::{self, Answer, Probe, ProbeError, each, some};
+use redlatch::founding::{Candidate, Change, OldMaster};
+use redlatch::probe;
+use redlatch::probe::{Answer, Probe, ProbeError, each, some};
+use redlatch::record::{Found, Record};
 use redlatch::{Config, ConnectError};
 
 /// Beginning of a connection's default name.
 const CLIENT_NAME: &str = "redlatch/";
 
 /// A master: its URL without the login, and the facts about it, or why there are none.
-pub type Asked = (Arc<str>, Result<Candidate, ProbeError>);
+pub(crate) type Asked = (Arc<str>, Result<Candidate, ProbeError>);
 
 /// Asks each master of a configuration, for at most `limit`. Changes nothing.
 ///
 /// # Errors
 /// [`ConnectError`] if certificates cannot be used, or if no thread can be started.
-pub fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<Asked>, ConnectError> {
+pub(crate) fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<Asked>, ConnectError> {
     let settings = config.clone();
     let answers = each(config, limit, move |probe, _| ask(probe, &settings))?;
     Ok(config.names().iter().cloned().zip(answers).collect())
@@ -31,7 +33,7 @@ pub fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<Asked>, Co
 ///
 /// # Errors
 /// As [`ask_candidates`].
-pub fn ask_old(config: &Config, place: usize, limit: Duration) -> Result<OldMaster, ConnectError> {
+pub(crate) fn ask_old(config: &Config, place: usize, limit: Duration) -> Result<OldMaster, ConnectError> {
     let settings = config.clone();
     let asked = some(config, [place], limit, move |mut probe, _| {
         let trials: Vec<_> = trials(&settings).into_iter().filter(|it| LOCKING.contains(&it.right)).collect();
@@ -56,7 +58,7 @@ const LOCKING: [&str; 4] = ["set", "pexpire", "evalsha", "eval"];
 ///
 /// # Errors
 /// As [`ask_candidates`]. The inner error is the first master on which a write failed, and why.
-pub fn write_records(
+pub(crate) fn write_records(
     config: &Config,
     limit: Duration,
     changes: &[Change],
@@ -120,7 +122,7 @@ fn ask(probe: &mut Probe, config: &Config) -> Result<Candidate, ProbeError> {
 
 /// Returns the Redis pattern that matches just this text.
 #[must_use]
-pub fn literal(text: &[u8]) -> Vec<u8> {
+pub(crate) fn literal(text: &[u8]) -> Vec<u8> {
     let escaped = |byte: &u8| b"*?[]^-\\".contains(byte).then_some(b'\\').into_iter().chain([*byte]);
     text.iter().flat_map(escaped).collect()
 }
@@ -176,7 +178,51 @@ fn clients_in(answer: &Answer, own_name: &str) -> Option<BTreeMap<String, usize>
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use redlatch::record::{Origin, Seen};
+    use redlatch_support::PATIENCE;
+
     use super::*;
+
+    /// The script itself is tested on a server.
+    #[test]
+    fn a_record_is_written_unless_another_is_there() {
+        let config = Config::builder().master("redis://a").build().expect("valid settings");
+        let seen = Seen { name: &config.names()[0], found: &Found::Absent, run_id: Some("r1") };
+        let record = |origin| Record::of_fleet(&config, &[seen], origin).expect("its process is known").remove(0);
+        let (from, to) = (record(Origin::Declared).to_string(), record(Origin::Observed).to_string());
+        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let changed = Err("it has another record now".to_owned());
+        let no_if_eq = || format!("-ERR syntax error\r\n{}", bulk(&from));
+        for (from, replies, expected) in [
+            (None, vec![format!("+OK\r\n{}", bulk(&to))], Ok(())),
+            (None, vec![format!("$-1\r\n{}", bulk(&from))], changed.clone()),
+            (Some(&*from), vec![format!("+OK\r\n{}", bulk(&to))], Ok(())),
+            (Some(&*from), vec![no_if_eq(), bulk(&to)], Ok(())),
+            (Some(&*from), vec![no_if_eq(), bulk("redlatch:fleet:1 x")], changed),
+        ] {
+            let mut probe = master_that_says(replies);
+            let written = write_record(&mut probe, b"redlatch:fleet", from, to.as_bytes());
+            assert_eq!(written.map_err(|why| why.to_string()), expected);
+        }
+    }
+
+    /// A connection to a peer that answers each write with the next of these texts.
+    fn master_that_says(replies: Vec<String>) -> Probe {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let addr = listener.local_addr().expect("bound");
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            for reply in replies {
+                assert!(stream.read(&mut [0; 4096]).expect("a command") > 0);
+                stream.write_all(reply.as_bytes()).expect("it listens");
+            }
+        });
+        Probe::plain(addr, PATIENCE).expect("it is there")
+    }
 
     #[test]
     fn a_prefix_is_no_pattern() {

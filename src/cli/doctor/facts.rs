@@ -4,125 +4,125 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use redlatch::internals::fleet::{Found, Seen};
-use redlatch::internals::now;
-use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
-use redlatch::internals::server::{Mark, Replication, error_text, info_field, mark_key};
+use redlatch::mark::{Mark, key as mark_key};
+use redlatch::probe::{Answer, Probe, ProbeError, each};
+use redlatch::record::{Found, Seen};
 use redlatch::status::Unusable;
+use redlatch::words::error_text;
 use redlatch::{Config, ConnectError, Quarantine};
 
 use super::rights::{Rights, Trial, script_trials, trial_key, trials};
 
 /// A master of the configuration, with the facts about it.
 #[derive(Debug, Clone)]
-pub struct ExaminedMaster {
+pub(crate) struct ExaminedMaster {
     /// Name of the master: its URL without login.
-    pub name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// Facts about the master, or why there are none.
-    pub facts: Result<Facts, ProbeError>,
+    pub(crate) facts: Result<Facts, ProbeError>,
 }
 
 /// Facts about a master that answered. `None` if the login may not ask for a fact.
 #[derive(Debug, Clone, Default)]
-pub struct Facts {
+pub(crate) struct Facts {
     /// Address of the server; `None` over a Unix socket.
-    pub address: Option<IpAddr>,
+    pub(crate) address: Option<IpAddr>,
     /// Round trip of `PING`.
-    pub round_trip: PingTimes,
+    pub(crate) round_trip: PingTimes,
     /// Difference of the master's wall clock from the clock of this machine.
-    pub clock: Option<ClockOffset>,
+    pub(crate) clock: Option<ClockOffset>,
     /// Rate of the master's clock against the clock of this machine; `None` without the time to measure it.
-    pub clock_rate: Option<ClockRate>,
+    pub(crate) clock_rate: Option<ClockRate>,
     /// Fields of `INFO`.
-    pub server: ServerFacts,
+    pub(crate) server: ServerFacts,
     /// Settings that `CONFIG GET` shows.
-    pub settings: Settings,
+    pub(crate) settings: Settings,
     /// Rights of the login.
-    pub rights: Rights,
+    pub(crate) rights: Rights,
     /// Native command that releases a lock, as `DELIFEQ`; `None` if a script does it.
-    pub native_release: Option<&'static str>,
+    pub(crate) native_release: Option<&'static str>,
     /// Time until the certificate of the server ends; `None` without TLS.
-    pub certificate_left: Option<Duration>,
+    pub(crate) certificate_left: Option<Duration>,
     /// Time for which the mark vouches that the process has kept its memory, in the client's mode.
-    pub observed: Duration,
+    pub(crate) observed: Duration,
     /// Content of the key of the fleet's record.
-    pub record: Found,
+    pub(crate) record: Found,
     /// Prefixes of the records on the server; `None` if the login may not search for them.
-    pub prefixes: Option<Vec<Vec<u8>>>,
+    pub(crate) prefixes: Option<Vec<Vec<u8>>>,
 }
 
 /// Round trips of `PING`s, one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PingTimes {
+pub(crate) struct PingTimes {
     /// Median.
-    pub p50: Duration,
+    pub(crate) p50: Duration,
     /// 99th percentile, or the longest of fewer than 100.
-    pub p99: Duration,
+    pub(crate) p99: Duration,
     /// Number of round trips.
-    pub count: usize,
+    pub(crate) count: usize,
 }
 
 /// Difference of two wall clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockOffset {
+pub(crate) struct ClockOffset {
     /// Milliseconds by which the master is ahead of this machine; negative if it is behind.
-    pub ahead_ms: i64,
+    pub(crate) ahead_ms: i64,
     /// Largest error of the difference: half a round trip and 1 ms.
-    pub error: Duration,
+    pub(crate) error: Duration,
 }
 
 /// Difference of the rates of two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockRate {
+pub(crate) struct ClockRate {
     /// Millionths by which the master's clock is faster than this machine's; negative if it is slower.
-    pub ppm: i64,
+    pub(crate) ppm: i64,
     /// Largest error of `ppm`.
-    pub error_ppm: u64,
+    pub(crate) error_ppm: u64,
 }
 
 /// Fields of `INFO`, as the server reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ServerFacts {
+pub(crate) struct ServerFacts {
     /// `run_id`: differs for each process.
-    pub run_id: Option<Box<str>>,
+    pub(crate) run_id: Option<Box<str>>,
     /// Version of Redis or Valkey.
-    pub version: Option<Box<str>>,
+    pub(crate) version: Option<Box<str>>,
     /// The server's own name, if it is neither Redis nor Valkey.
-    pub other_name: Option<Box<str>>,
+    pub(crate) other_name: Option<Box<str>>,
     /// Time since the process started, in whole seconds.
-    pub uptime: Option<Duration>,
+    pub(crate) uptime: Option<Duration>,
     /// `master`, or `slave` for a replica.
-    pub role: Option<Box<str>>,
+    pub(crate) role: Option<Box<str>>,
     /// Identifies the last promotion of the process, if there was one.
-    pub promotion: Option<u64>,
+    pub(crate) promotion: Option<u64>,
     /// Whether the server is a node of a cluster.
-    pub is_cluster: Option<bool>,
+    pub(crate) is_cluster: Option<bool>,
     /// `maxmemory` in bytes; zero means no limit.
-    pub maxmemory: Option<u64>,
+    pub(crate) maxmemory: Option<u64>,
     /// Memory in use, in bytes.
-    pub used_memory: Option<u64>,
+    pub(crate) used_memory: Option<u64>,
     /// Eviction policy at the memory limit; `noeviction` is right for locks.
-    pub maxmemory_policy: Option<Box<str>>,
+    pub(crate) maxmemory_policy: Option<Box<str>>,
     /// Keys evicted since the start.
-    pub evicted_keys: Option<u64>,
+    pub(crate) evicted_keys: Option<u64>,
     /// Patterns of channels to which clients subscribe (`PSUBSCRIBE`).
-    pub pattern_count: Option<u64>,
+    pub(crate) pattern_count: Option<u64>,
     /// Whether the server writes an append-only file.
-    pub is_append_only: Option<bool>,
+    pub(crate) is_append_only: Option<bool>,
     /// Whether the last snapshot and the last writes of the append-only file succeeded.
-    pub is_disk_fine: Option<bool>,
+    pub(crate) is_disk_fine: Option<bool>,
 }
 
 /// Settings that `CONFIG GET` shows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// `appendfsync`: when the append-only file is written to disk.
-    pub appendfsync: Option<Box<str>>,
+    pub(crate) appendfsync: Option<Box<str>>,
     /// Whether the file is not synced while it is rewritten (`no-appendfsync-on-rewrite`).
-    pub skips_fsync_on_rewrite: Option<bool>,
+    pub(crate) skips_fsync_on_rewrite: Option<bool>,
     /// Time after which a master without replicas forgets that it was a replica (`repl-backlog-ttl`); zero
     /// means never.
-    pub backlog_ttl: Option<Duration>,
+    pub(crate) backlog_ttl: Option<Duration>,
 }
 
 impl ExaminedMaster {
@@ -137,7 +137,7 @@ impl ExaminedMaster {
 impl Facts {
     /// Returns whether every write is on disk before it is answered; `None` if unknown.
     #[must_use]
-    pub fn syncs_each_write(&self) -> Option<bool> {
+    pub(crate) fn syncs_each_write(&self) -> Option<bool> {
         match (self.server.is_append_only?, self.settings.appendfsync.as_deref()) {
             (false, _) => Some(false),
             (true, fsync) => {
@@ -174,7 +174,7 @@ const SECTIONS: [&str; 6] = ["server", "replication", "memory", "stats", "persis
 ///
 /// # Errors
 /// As [`super::examine`].
-pub fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, ConnectError> {
+pub(crate) fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, ConnectError> {
     let settings = config.clone();
     let time = limit / ROUND_TRIP_SHARE;
     let measures_rate = limit >= CLOCK_RATE_LIMIT_MIN;
@@ -191,7 +191,7 @@ fn gather(
     time: Duration,
     measures_rate: bool,
 ) -> Result<Facts, ProbeError> {
-    let (begun, reading) = (now(), read_clock(probe)?);
+    let (begun, reading) = (Probe::now(), read_clock(probe)?);
     let mut facts = Facts {
         clock: reading.as_ref().map(ClockReading::offset),
         address: probe.address(),
@@ -300,7 +300,7 @@ fn prefixes_in(
 }
 
 fn round_trip(probe: &mut Probe, time: Duration) -> Result<PingTimes, ProbeError> {
-    round_trips(time, now, || probe.exchange(&[["PING"]]).map(drop)).map(PingTimes::of)
+    round_trips(time, Probe::now, || probe.exchange(&[["PING"]]).map(drop)).map(PingTimes::of)
 }
 
 /// Round trips that fit into `time` on this clock, at least one.
@@ -336,9 +336,9 @@ impl PingTimes {
 fn read_clock(probe: &mut Probe) -> Result<Option<ClockReading>, ProbeError> {
     let mut best: Option<ClockReading> = None;
     for _ in 0..CLOCK_READING_COUNT {
-        let (asked, wall): (Instant, Duration) = (now(), wall_clock());
+        let (asked, wall): (Instant, Duration) = (Probe::now(), wall_clock());
         let answer = probe.exchange(&[["TIME"]])?.remove(0);
-        let took = now() - asked;
+        let took = Probe::now() - asked;
         let Some(there_us) = time_us(&answer) else { return Ok(None) };
         if best.as_ref().is_none_or(|best| took < best.took) {
             best = Some(ClockReading { asked, wall, took, there_us });
@@ -412,8 +412,7 @@ fn other_name(info: &[u8]) -> Option<Box<str>> {
 }
 
 pub(super) fn server(sections: &[Answer]) -> ServerFacts {
-    let field =
-        |name: &str| sections.iter().filter_map(Answer::bytes).find_map(|info| info_field(info, name));
+    let field = |name: &str| sections.iter().find_map(|info| info.info_field(name));
     let text = |name: &str| field(name).map(error_text);
     let number = |name: &str| field(name).and_then(parse::<u64>);
     let is_cluster = field("redis_mode")
@@ -428,10 +427,7 @@ pub(super) fn server(sections: &[Answer]) -> ServerFacts {
         other_name: sections.first().and_then(Answer::bytes).and_then(other_name),
         uptime: number("uptime_in_seconds").map(Duration::from_secs),
         role: text("role"),
-        promotion: sections
-            .iter()
-            .filter_map(Answer::bytes)
-            .find_map(|it| Replication::of_info(it).promotion),
+        promotion: sections.iter().find_map(Answer::promotion),
         is_cluster,
         maxmemory: number("maxmemory"),
         used_memory: number("used_memory"),

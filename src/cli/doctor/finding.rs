@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlatch::internals::server::advice;
-use redlatch::internals::words::{Counted, Rounded};
+use redlatch::error::advice;
 use redlatch::status::{FleetDifference, Unusable};
+use redlatch::words::{Counted, Rounded};
 
 /// Something that is wrong with a fleet, or worth knowing.
 ///

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlatch::engine::quorum;
-use redlatch::internals::fleet::{Found, Origin};
-use redlatch::internals::probe::ProbeError;
+use redlatch::probe::ProbeError;
+use redlatch::record::{Found, Origin};
 use redlatch::status::Unusable;
 use redlatch::{Config, Quarantine, limits};
 
@@ -22,7 +22,7 @@ const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Returns the findings, most severe first.
 #[must_use]
-pub fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
+pub(crate) fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
     let quarantine_time = longest_quarantine(config, masters);
     let mut findings = Findings { config, quarantine_time, are_new: are_new(masters), found: Vec::new() };
     findings.of_list(masters);
@@ -50,7 +50,7 @@ pub fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
 
 /// Number of masters that can grant a lock now, according to the findings.
 #[must_use]
-pub fn granting(config: &Config, findings: &[Finding]) -> usize {
+pub(crate) fn granting(config: &Config, findings: &[Finding]) -> usize {
     let keeps = |finding: &&Finding| keeps_from_granting(config, finding);
     // The first address of a server votes.
     let skipped = |finding: &Finding| usize::from(matches!(finding.problem, Problem::SameServer { .. }));
@@ -425,7 +425,7 @@ fn is_near(one: &[u8], other: &[u8]) -> bool {
 fn longest_quarantine(config: &Config, masters: &[ExaminedMaster]) -> Duration {
     let records = answered(masters).filter_map(|(_, facts)| facts.record.record());
     let declared = records.filter(|it| it.origin() == Origin::Declared);
-    let times = declared.map(|it| config.quarantine_time_beside(it.max_ttl(), it.drift_ppm()));
+    let times = declared.map(|it| it.quarantine_time(config));
     times.fold(config.quarantine_time(), Duration::max)
 }
 

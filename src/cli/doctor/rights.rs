@@ -2,13 +2,13 @@
 //! one good answer to each command; any other answer is a refusal.
 
 use redlatch::Config;
-use redlatch::internals::probe::Answer;
-use redlatch::internals::server::{is_refusal, names_missing_right};
-use redlatch::internals::{FENCE_NAME, NamedScript, PROBE_NAME, SCRIPTS, WAIT_NAME};
+use redlatch::error::Failure;
+use redlatch::probe::Answer;
+use redlatch::scripts::{FENCE_NAME, NamedScript, PROBE_NAME, SCRIPTS, WAIT_NAME};
 
 /// Rights of the login.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Rights {
+pub(crate) struct Rights {
     /// Name of the user; `default` for a login without a name.
     pub user: Box<str>,
     /// Commands that the user may not run, as an ACL names them.
@@ -246,7 +246,8 @@ impl Rights {
 
     /// Notes the answer to the trial of a script. Ignores a missing right that another trial has shown.
     pub(super) fn note_script(&mut self, trial: &Trial, answer: &Answer) {
-        let is_right = answer.error().is_some_and(names_missing_right) && self.lacks_any();
+        let is_right =
+            answer.error().is_some_and(|text| replied(text).is_missing_right()) && self.lacks_any();
         // A matter of the prefix: whether the script's keys are in one slot.
         let is_slot = answer.error().is_some_and(|text| text.starts_with("CROSSSLOT"));
         if self.scripts_refusal.is_none() && !is_right && !is_slot {
@@ -290,7 +291,11 @@ impl Rights {
 /// Whether a server refuses commands for a reason that does not depend on the command.
 fn is_passing(text: &str) -> bool {
     let is_of_command = text.starts_with("NOPERM") || text.starts_with("ERR");
-    is_refusal(text) && !is_of_command
+    replied(text).is_refusal() && !is_of_command
+}
+
+fn replied(text: &str) -> Failure {
+    Failure::Replied(text.into())
 }
 
 #[cfg(test)]

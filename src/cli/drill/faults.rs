@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use rand::rngs::StdRng;
-use redlatch::internals::probe::{self, Answer, Probe};
-use redlatch::internals::words::Rounded;
+use redlatch::probe;
+use redlatch::probe::{Answer, Probe};
+use redlatch::words::Rounded;
 
 use super::course::{Course, await_end, rng};
 use crate::message::Message;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use redlatch::engine::quorum;
-use redlatch::internals::words::{Counted, Rounded};
+use redlatch::words::{Counted, Rounded};
 use serde_json::json;
 
 use super::contender::{Record, Second};

@@ -1,8 +1,8 @@
 //! The texts of an examination, from fixed facts.
 
-use redlatch::internals::fleet::{Found, Origin, Record, Seen};
-use redlatch::internals::probe::ProbeError;
-use redlatch_cli::doctor::facts::{ClockOffset, ClockRate};
+use crate::doctor::facts::{ClockOffset, ClockRate};
+use redlatch::probe::ProbeError;
+use redlatch::record::{Found, Origin, Record, Seen};
 use redlatch_support::assert_golden;
 
 use super::*;

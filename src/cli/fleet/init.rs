@@ -4,11 +4,12 @@ use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::doctor::candidates::{ask_candidates, write_records};
 use redlatch::Config;
-use redlatch::internals::fleet::{Again, Candidate, Change, Founding, Record, Redeclaration, Refusal, found};
-use redlatch::internals::probe::ProbeError;
-use redlatch::internals::words::{Counted, Rounded};
-use redlatch_cli::doctor::candidates::{ask_candidates, write_records};
+use redlatch::founding::{Again, Candidate, Change, Founding, Redeclaration, Refusal, found};
+use redlatch::probe::ProbeError;
+use redlatch::record::Record;
+use redlatch::words::{Counted, Rounded};
 
 use crate::exit::{Exit, code};
 use crate::message::Message;

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use crate::doctor::candidates::ask_old;
 use redlatch::Config;
-use redlatch::internals::fleet::{Refusal, Replacement, Step};
-use redlatch_cli::doctor::candidates::ask_old;
+use redlatch::founding::{Refusal, Replacement, Step};
 
 use super::init::{ask, wait, write};
 use crate::exit::{Exit, code};

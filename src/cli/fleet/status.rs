@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::doctor::candidates::{Asked, ask_candidates};
 use redlatch::Config;
-use redlatch::internals::fleet::{Candidate, Found, Record, Seen, seen};
-use redlatch::internals::probe::ProbeError;
-use redlatch::internals::words::{Counted, Rounded, Shown, grouped};
-use redlatch_cli::doctor::candidates::{Asked, ask_candidates};
+use redlatch::founding::{Candidate, seen};
+use redlatch::probe::ProbeError;
+use redlatch::record::{Found, Record, Seen};
+use redlatch::words::{Counted, Rounded, Shown, grouped};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, code};

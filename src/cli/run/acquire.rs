@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::Resource;
 use redlatch::error::SetError;
-use redlatch::internals::pool::slot_name;
+use redlatch::pool::slot_name;
 use redlatch::{Acquire, AcquireSet, AcquireSlot, Guard};
 
 use super::session::Session;

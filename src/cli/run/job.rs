@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use redlatch::Options;
 use redlatch::engine::Resource;
-use redlatch::internals::env::parse_time;
-use redlatch::internals::words::is_deceptive;
+use redlatch::env::parse_time;
 use redlatch::limits::HOLDER_LABEL_SIZE_MAX;
+use redlatch::words::is_deceptive;
 
 use super::session::{Session, Voice, observed};
 use crate::exit::Exit;

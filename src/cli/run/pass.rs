@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::Resource;
-use redlatch::internals::env::parse_time;
+use redlatch::env::parse_time;
 use redlatch::{FencingToken, Options};
 
 use super::acquire::{Wanted, acquire};

@@ -3,6 +3,7 @@
 
 use crate::config::Login;
 use crate::engine::error_without_login;
+use crate::engine::masters::handshake::{Replication, info_field};
 use crate::engine::masters::trouble::Trouble;
 use crate::limits;
 use crate::resp::ProtocolError;
@@ -54,6 +55,19 @@ impl Answer {
             Self::Error(text) => Some(text),
             _ => None,
         }
+    }
+
+    /// Returns the value of a field, if this is the text of `INFO`.
+    #[must_use]
+    pub fn info_field(&self, name: &str) -> Option<&[u8]> {
+        self.bytes().and_then(|info| info_field(info, name))
+    }
+
+    /// Returns the identity of the process's last promotion, if this is the text of `INFO replication`; `None` if the
+    /// process remembers no time as a replica.
+    #[must_use]
+    pub fn promotion(&self) -> Option<u64> {
+        self.bytes().and_then(|info| Replication::of_info(info).promotion)
     }
 
     /// Returns the number.

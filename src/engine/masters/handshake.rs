@@ -21,6 +21,7 @@ use crate::lock::command::park::SHARDED;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{MasterId, NamedScript, PROBE_NAME};
 use crate::resp::{self, Reply};
+use crate::words;
 
 /// Commands of the handshake, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,12 +148,12 @@ pub(crate) struct Learnt {
 /// What `INFO replication` says about a process. A replica has its master's keys and no others; a full resync
 /// replaces them without a new `run_id`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Replication {
+pub(crate) struct Replication {
     /// `master`, or `slave` for a replica.
     pub(crate) role: Option<Box<str>>,
     /// Identity of the process's last promotion: a hash of its replication ids and of the offset up to which
     /// it followed another master. `None` if the process does not remember being a replica.
-    pub promotion: Option<u64>,
+    pub(crate) promotion: Option<u64>,
 }
 
 impl Replication {
@@ -160,13 +161,13 @@ impl Replication {
     /// the first replica connects, at a backup with `--rdb`, and when the backlog expires. In these three
     /// cases the server clears the second id and sets its offset to -1.
     #[must_use]
-    pub fn of_info(info: &[u8]) -> Self {
+    pub(crate) fn of_info(info: &[u8]) -> Self {
         let offset = info_field(info, "second_repl_offset").filter(|offset| *offset != b"-1");
         let promotion = offset.map(|offset| {
             let id = |name| info_field(info, name).unwrap_or_default();
             hash(&[id("master_replid"), id("master_replid2"), offset].join(&b' '))
         });
-        Self { role: info_field(info, "role").map(command::answer::error_text), promotion }
+        Self { role: info_field(info, "role").map(words::error_text), promotion }
     }
 
     pub(crate) fn is_replica(&self) -> bool {
@@ -332,7 +333,7 @@ pub(crate) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
 
 /// A server's error, without the login and the command's arguments, which servers may repeat.
 pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str> {
-    command::answer::error_text(without_password(without_arguments(text), login))
+    words::error_text(without_password(without_arguments(text), login))
 }
 
 fn draw_digits<const N: usize>(rng: &mut impl Rng) -> [u8; N] {
@@ -427,7 +428,7 @@ impl Handshake {
                     learnt.replication.role.get_or_insert_with(|| "slave".into());
                 }
                 if is_worth_a_word {
-                    learnt.note_refused(step.name(), command::answer::error_text(text));
+                    learnt.note_refused(step.name(), words::error_text(text));
                 }
             }
             (HandshakeStep::Echo, Reply::Bulk(echo) | Reply::Simple(echo)) if *echo == self.nonce => {
@@ -442,11 +443,11 @@ impl Handshake {
             (HandshakeStep::TryShardedPublish, Reply::Integer(_)) => learnt.shard_channel(),
             (HandshakeStep::TryQueue, Reply::Integer(0) | Reply::Array(_)) => {}
             (HandshakeStep::InfoServer, Reply::Bulk(info)) => {
-                learnt.run_id = info_field(info, "run_id").map(command::answer::error_text);
+                learnt.run_id = info_field(info, "run_id").map(words::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);
                 let version =
                     info_field(info, "valkey_version").or_else(|| info_field(info, "redis_version"));
-                learnt.version = version.map(command::answer::error_text);
+                learnt.version = version.map(words::error_text);
             }
             (HandshakeStep::InfoReplication, Reply::Bulk(info)) => {
                 learnt.replication = Replication::of_info(info);
@@ -489,12 +490,11 @@ fn without_password<'a>(text: &'a [u8], login: Option<&Login>) -> &'a [u8] {
 
 /// The policy in the text of `INFO memory`.
 pub(crate) fn maxmemory_policy(info: &[u8]) -> Option<Box<str>> {
-    info_field(info, "maxmemory_policy").map(command::answer::error_text)
+    info_field(info, "maxmemory_policy").map(words::error_text)
 }
 
 /// The value of a line `name:value` in the text of `INFO`.
-#[must_use]
-pub fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
+pub(crate) fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut rest = info;
     while !rest.is_empty() {
         let (line, next) = match memmem::find(rest, b"\r\n") {

@@ -27,6 +27,7 @@ use crate::lock::command::park::{self, Message};
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, MasterId};
 use crate::resp::Reply;
+use crate::words;
 
 /// The process that answered the last handshake, and what this client knows about it.
 #[derive(Debug)]
@@ -454,7 +455,7 @@ impl Link {
                 let refusal = match (&reply, owed) {
                     (Reply::Error(_), Owed::Handshake(_)) => None,
                     (Reply::Error(text), _) => {
-                        Refusal::of(text).map(|refusal| (refusal, command::answer::error_text(text)))
+                        Refusal::of(text).map(|refusal| (refusal, words::error_text(text)))
                     }
                     _ => None,
                 };
@@ -490,7 +491,7 @@ fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> R
     if let (Owed::Subscription, Reply::Error(text)) = (owed, reply)
         && command::answer::is_passing(text)
     {
-        let refusal = &command::answer::error_text(text);
+        let refusal = &words::error_text(text);
         return Err(Trouble::StepRefused { step: learnt.subscribe(), refusal }.to_string());
     }
     owed.answer(reply).map_err(wrong_shape)

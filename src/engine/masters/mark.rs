@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use super::record::{hex, number};
 use crate::lock::MARK_NAME;
-use crate::lock::command;
 use crate::lock::command::answer::WrongShape;
 use crate::resp::Reply;
+use crate::words;
 
 /// Names of the two requests in messages.
 pub(crate) const READING: &str = "GET of the mark";
@@ -70,7 +70,7 @@ impl MarkFound {
             Reply::NullBulk => Ok(Self::Absent),
             Reply::Bulk(text) => Ok(Mark::parse(text).map_or(Self::Foreign, Self::Known)),
             Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(Self::Foreign),
-            Reply::Error(text) => Ok(Self::Refused(command::answer::error_text(text))),
+            Reply::Error(text) => Ok(Self::Refused(words::error_text(text))),
             _ => Err(WrongShape),
         }
     }

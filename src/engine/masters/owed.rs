@@ -17,6 +17,7 @@ use crate::lock::command::park::ParkAnswer;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, HolderTtl, MasterSet, Vote};
 use crate::resp::Reply;
+use crate::words;
 
 /// The request that a reply answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,7 +242,7 @@ impl Owed {
                 (Section::Memory, Reply::Bulk(info)) => {
                     Ok(Answer::Fact(Fact::Policy(handshake::maxmemory_policy(info))))
                 }
-                (_, Reply::Error(text)) => Ok(Answer::Fact(Fact::Refused(command::answer::error_text(text)))),
+                (_, Reply::Error(text)) => Ok(Answer::Fact(Fact::Refused(words::error_text(text)))),
                 _ => Err(WrongShape),
             },
             Self::Record(Access::Read) => Found::from_reply(reply).map(Answer::Record),
@@ -249,7 +250,7 @@ impl Owed {
             Self::Look(id) => Ok(Answer::Looked(id, command::park::looked(reply)?)),
             Self::Subscription => match reply {
                 Reply::Push(_) => Ok(Answer::Ignored),
-                Reply::Error(text) => Ok(Answer::NoChannel(command::answer::error_text(text))),
+                Reply::Error(text) => Ok(Answer::NoChannel(words::error_text(text))),
                 _ => Err(WrongShape),
             },
             Self::Scripts(_) => ignored(reply),
@@ -284,7 +285,7 @@ fn written(what: &'static str, reply: &Reply<'_>) -> Result<Answer, WrongShape> 
     match reply {
         // A null means that another client was faster.
         Reply::Simple(b"OK") | Reply::NullBulk => Ok(Answer::Ignored),
-        Reply::Error(text) => Ok(Answer::NotWritten(what, command::answer::error_text(text))),
+        Reply::Error(text) => Ok(Answer::NotWritten(what, words::error_text(text))),
         _ => Err(WrongShape),
     }
 }

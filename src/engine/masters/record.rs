@@ -21,9 +21,10 @@ use crate::config::Config;
 use crate::error::fleet::{FleetDifference, FleetId, Unusable};
 use crate::handle::hash;
 use crate::limits::RECORD_SIZE_MAX;
-use crate::lock::command::answer::{self, WrongShape};
+use crate::lock::command::answer::WrongShape;
 use crate::lock::{FLEET_NAME, whole_ms};
 use crate::resp::Reply;
+use crate::words;
 
 /// Names of the two requests in messages.
 pub(crate) const READING: &str = "GET of the fleet's record";
@@ -137,7 +138,7 @@ impl Found {
             Reply::NullBulk => Ok(Self::Absent),
             Reply::Bulk(text) => Ok(Self::from_text(text)),
             Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(Self::Unusable(Unusable::Foreign)),
-            Reply::Error(text) => Ok(Self::Unusable(Unusable::Refused(answer::error_text(text)))),
+            Reply::Error(text) => Ok(Self::Unusable(Unusable::Refused(words::error_text(text)))),
             _ => Err(WrongShape),
         }
     }
@@ -308,6 +309,12 @@ impl Record {
     #[must_use]
     pub const fn drift_ppm(&self) -> u32 {
         self.drift_ppm
+    }
+
+    /// Returns the quarantine for the larger of these and a client's settings.
+    #[must_use]
+    pub fn quarantine_time(&self, config: &Config) -> Duration {
+        config.quarantine_time_beside(self.max_ttl(), self.drift_ppm())
     }
 
     /// Returns the number of masters.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::trouble::Warning;
+use super::trouble::{Warning, is_of_settings};
 use crate::words::Rounded;
 
 /// Whether locks can be acquired now, and the state of each master; from
@@ -103,6 +103,13 @@ impl MasterState {
     #[must_use]
     pub const fn counts(&self) -> bool {
         matches!(self, Self::Ready)
+    }
+
+    /// Returns whether the master is not connected because of this client's settings: it refused the login,
+    /// or is listed twice. Waiting does not help then.
+    #[must_use]
+    pub fn is_of_settings(&self) -> bool {
+        matches!(self, Self::Down(why) if is_of_settings(why))
     }
 }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 use crate::error::fleet::{FleetDifference, Unusable};
 use crate::error::{CredentialsError, advice};
 use crate::limits;
-use crate::lock::command;
-use crate::words::{NO_SERVER, Rounded};
+use crate::words::{self, NO_SERVER, Rounded};
 
 /// Fault of a server as a lock master. `{}` is one sentence with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -128,9 +127,8 @@ pub(crate) enum Trouble<'a> {
     StrictDeclared { difference: &'a FleetDifference },
 }
 
-/// Returns whether the reason lies in this client's settings, so that waiting does not help.
-#[must_use]
-pub fn is_of_settings(why: &str) -> bool {
+/// Whether the reason lies in this client's settings, so that waiting does not help.
+pub(super) fn is_of_settings(why: &str) -> bool {
     [LOGIN_REFUSED, LISTED_TWICE].iter().any(|beginning| why.starts_with(beginning))
 }
 
@@ -176,7 +174,7 @@ pub(crate) fn is_full(refusal: &str) -> bool {
 
 /// Why a mandatory step of the handshake was refused.
 pub(crate) fn step_refused(step: &'static str, refusal: &[u8]) -> String {
-    let refusal = &command::answer::error_text(refusal);
+    let refusal = &words::error_text(refusal);
     let is_login = step == "AUTH" || refusal.starts_with("NOAUTH");
     if is_full(refusal) {
         return Trouble::ClosedAfter { why: CLOSED, refusal }.to_string();

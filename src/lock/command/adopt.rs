@@ -1,8 +1,8 @@
 //! The adoption of a lock by another client: a script that compares the value and replaces it.
 
 use super::entry::{Entry, encode_beside, encode_decimal_bulk};
-use super::scripts::{ADOPT, Script};
-use crate::lock::fencing::{FENCE_NAME, FencingToken};
+use super::scripts::{ADOPT, FENCE_NAME, Script};
+use crate::lock::fencing::FencingToken;
 use crate::lock::ttl::Ttl;
 use crate::resp;
 

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use memchr::memmem;
 
-use crate::limits;
 use crate::lock::vote::{Failure, HolderTtl, Vote};
 use crate::resp::{Array, Reply};
-use crate::words::is_deceptive;
+use crate::words::error_text;
 
 /// A reply that none of our commands can get: requests and replies no longer match, so the connection must
 /// end.
@@ -161,13 +160,6 @@ pub(super) fn failure(text: &[u8]) -> Failure {
     Failure::Replied(error_text(text))
 }
 
-/// An error reply as text for display: bounded, and without characters that could upset a terminal or a log.
-#[must_use]
-pub fn error_text(text: &[u8]) -> Box<str> {
-    let shown = text.get(..limits::ERROR_TEXT_SIZE_MAX).unwrap_or(text);
-    String::from_utf8_lossy(shown).chars().map(|c| if is_deceptive(c) { '?' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,14 +223,5 @@ mod tests {
         assert_eq!(holder_ttl(&Reply::Integer(-1)), Ok(HolderTtl::Never));
         assert_eq!(holder_ttl(&Reply::Integer(7)), Ok(HolderTtl::Left(Duration::from_millis(7))));
         assert_eq!(holder_ttl(&Reply::Integer(i64::MIN)), Err(WrongShape));
-    }
-
-    // I147
-    #[test]
-    fn error_texts_are_bounded_and_printable() {
-        let text = error_text(&[b'\x1b'; 4096]);
-        assert_eq!(text.len(), limits::ERROR_TEXT_SIZE_MAX);
-        assert!(text.chars().all(|c| c == '?'));
-        assert_eq!(&*error_text("ERR a\u{202e}b\u{2028}c".as_bytes()), "ERR a?b?c");
     }
 }

@@ -11,8 +11,8 @@
 
 use super::answer::{WrongShape, failure, ttl_of};
 use super::entry::{Entry, encode_beside, encode_decimal_bulk};
-use super::scripts::{FENCED_ACQUIRE, Script};
-use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
+use super::scripts::{FENCE_NAME, FENCED_ACQUIRE, Script};
+use crate::lock::fencing::{FencingToken, Window};
 use crate::lock::vote::{Failure, HolderTtl};
 use crate::resp::{Array, Reply};
 

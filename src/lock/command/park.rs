@@ -20,17 +20,14 @@ use super::answer::{ReleaseAnswer, WrongShape, failure, is_wrong_type, ttl_of};
 use super::entry::{Entry, digit, encode_beside, encode_decimal_bulk};
 use super::fenced::{Fence, FenceState, Refusal, refusal_of};
 use super::scripts::{
-    FENCED_RELEASE_SERVE, FORCE_UNLOCK_SERVE, PARK, RELEASE_SERVE, SERVE, SHARED_ACQUIRE_QUEUE,
-    SHARED_RELEASE_SERVE, SWAP_PARKED, Script, UNPARK,
+    FENCE_NAME, FENCED_RELEASE_SERVE, FORCE_UNLOCK_SERVE, PARK, RELEASE_SERVE, SERVE, SHARED_ACQUIRE_QUEUE,
+    SHARED_RELEASE_SERVE, SWAP_PARKED, Script, UNPARK, WAIT_NAME,
 };
-use crate::lock::fencing::{FENCE_NAME, Window};
+use crate::lock::fencing::Window;
 use crate::lock::label::label_in;
 use crate::lock::ttl::Ttl;
 use crate::lock::vote::{Failure, HolderTtl};
 use crate::resp::{self, Array, Reply};
-
-/// Part of a queue's key between the prefix and the lock's name. No lock's name may start with it.
-pub const WAIT_NAME: &[u8] = b"redlatch:wait:";
 
 /// Part of a channel's name between the prefix and its random digits. No lock's name may start with it.
 pub(crate) const CHANNEL_NAME: &[u8] = b"redlatch:c:";

@@ -16,6 +16,17 @@
 
 use crate::resp;
 
+// Parts of keys between the prefix and a lock's name. No lock's name may start with one.
+
+/// Of the key of a lock's fence.
+pub const FENCE_NAME: &[u8] = b"redlatch:fence:";
+
+/// Of the key of a lock's wait queue.
+pub const WAIT_NAME: &[u8] = b"redlatch:wait:";
+
+/// Of the absent keys on which the handshake tries commands that must change nothing.
+pub const PROBE_NAME: &[u8] = b"redlatch:probe:";
+
 /// A script as sent to the masters.
 #[derive(Debug, Clone, Copy)]
 pub struct NamedScript {

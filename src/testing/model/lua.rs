@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue};
-use redlatch::internals::NamedScript;
+use redlatch::scripts::NamedScript;
 
 use super::answer::shown;
 use super::{Answer, ModelMaster, Refusal};

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use redlatch::internals::{NamedScript, SCRIPTS};
+use redlatch::scripts::{NamedScript, SCRIPTS};
 
 use super::commands::{integer, millis};
 use super::{Answer, Dialect, ModelMaster, Refusal};

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use redlatch::internals::SCRIPTS;
 use redlatch::resp::{self, Decoded, Reply};
+use redlatch::scripts::SCRIPTS;
 
 use super::{PASSWORD, field, integer, readers, text};
 

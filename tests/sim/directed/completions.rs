@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redlatch::Options;
+use redlatch::completions::{Completions, OutcomeKind};
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::internals::completions::{Completions, OutcomeKind};
 
 use super::{KEY, Verdict, demand, is_held, ms, trust, unconnected, verdict};
 use crate::clock::{Clock, MS, SECOND};

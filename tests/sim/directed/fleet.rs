@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use redlatch::internals::fleet::{
-    Again, Candidate, Change, Found, OldMaster, Origin, ProbeError, Record, Redeclaration, Replacement, Seen,
-    Step, found,
-};
+use redlatch::founding::{Again, Candidate, Change, OldMaster, Redeclaration, Replacement, Step, found};
+use redlatch::probe::ProbeError;
+use redlatch::record::{Found, Origin, Record, Seen};
 use redlatch::status::Warning;
 
 use super::*;

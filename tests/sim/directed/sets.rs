@@ -1,6 +1,6 @@
 //! Sets of locks.
 
-use redlatch::internals::set_acquisition::Failed;
+use redlatch::compose::set_acquisition::Failed;
 
 use super::*;
 use crate::sets::SetWorker;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use redlatch::error::HeldBy;
-use redlatch::internals::pool::{door_name, slot_name};
 use redlatch::limits;
+use redlatch::pool::{door_name, slot_name};
 
 use super::*;
 use crate::slots::{POOL, SlotWorker};

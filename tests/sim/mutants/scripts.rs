@@ -6,7 +6,7 @@
 pub struct ScriptDefect {
     /// The defect's name.
     pub mutant: &'static str,
-    /// Names of the scripts in `redlatch::internals::SCRIPTS`.
+    /// Names of the scripts in `redlatch::scripts::SCRIPTS`.
     pub scripts: &'static [&'static str],
     /// Occurs once in each script.
     pub piece: &'static str,

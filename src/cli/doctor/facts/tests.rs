@@ -115,7 +115,7 @@ fn percentiles_are_times_that_were_measured() {
 
 #[test]
 fn round_trips_are_measured_for_a_time_or_a_number() {
-    let (start, step) = (now(), Duration::from_millis(10));
+    let (start, step) = (Probe::now(), Duration::from_millis(10));
     let measured = |time: Duration| {
         // Each reading of the clock is 10 ms later than the one before.
         let (mut now, mut ping_count) = (start, 0);
@@ -135,7 +135,7 @@ fn round_trips_are_measured_for_a_time_or_a_number() {
     assert_eq!(measured(step * 20), (10, 11));
     assert_eq!(measured(Duration::MAX), (ROUND_TRIP_COUNT_MAX, ROUND_TRIP_COUNT_MAX + 1));
     let failed = ProbeError::Unreachable("gone".to_owned());
-    assert_eq!(round_trips(step, now, || Err(failed.clone())), Err(failed));
+    assert_eq!(round_trips(step, Probe::now, || Err(failed.clone())), Err(failed));
 }
 
 #[test]

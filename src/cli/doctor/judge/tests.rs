@@ -1,7 +1,7 @@
 use super::*;
 use crate::doctor::facts::{ClockOffset, ClockRate, PingTimes, ServerFacts, Settings};
 use crate::doctor::rights::Rights;
-use redlatch::internals::fleet::{Record, Seen};
+use redlatch::record::{Record, Seen};
 use redlatch::status::FleetDifference;
 
 mod texts;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::internals::fleet::Origin;
+use redlatch::record::Origin;
 
 use super::*;
 

@@ -55,7 +55,7 @@ impl Fleet {
     fn longest_quarantine(&self) -> Duration {
         let records = self.links.iter().filter_map(|link| link.learnt.record.record());
         let declared = records.filter(|it| it.origin() == Origin::Declared);
-        let times = declared.map(|it| self.config.quarantine_time_beside(it.max_ttl(), it.drift_ppm()));
+        let times = declared.map(|it| it.quarantine_time(&self.config));
         times.fold(self.config.quarantine_time(), Duration::max)
     }
 
