@@ -110,6 +110,7 @@ impl PollerWaker {
 
 impl Driver {
     /// Prepares the event loop; the first [`Driver::turn`] starts to connect.
+    #[expect(clippy::disallowed_methods, reason = "asks for the number of cores")]
     pub(crate) fn new(config: Arc<Config>) -> Result<(Self, Poller), ConnectError> {
         let channels = Channels::new(&config)?;
         let mut seed = [0; 32];

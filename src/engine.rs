@@ -36,6 +36,7 @@ mod locks;
 pub(crate) mod masters;
 pub(crate) mod queries;
 pub(crate) mod request;
+mod script;
 pub(crate) mod stats;
 mod timers;
 mod view;

@@ -138,6 +138,8 @@
 //! [versions]: https://docs.rs/crate/redlatch/latest/source/docs/versions.md
 
 #![warn(missing_docs, unreachable_pub)]
+// No clock and no I/O, but for the exceptions below and in their files. Unit tests may.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 // docs.rs shows which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -149,9 +151,12 @@ pub mod resp;
 
 mod cancel;
 mod caught;
+#[cfg_attr(not(test), expect(clippy::disallowed_types))]
 mod client;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, clippy::disallowed_types))]
 mod clock;
 mod config;
+#[cfg_attr(not(test), expect(clippy::disallowed_types))]
 mod driver;
 mod event;
 mod handle;
@@ -159,6 +164,7 @@ mod lock;
 #[cfg(feature = "tracing")]
 mod observe;
 mod options;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods))]
 mod process;
 mod redlock;
 mod wire;

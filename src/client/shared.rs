@@ -227,6 +227,7 @@ impl Shared {
     /// Writes queued requests when a thread ends, as far as this needs no waiting. Gives up after
     /// [`limits::CLOSE_WAIT`], because the thread itself may hold the mutex for ever if its process is
     /// exiting.
+    #[expect(clippy::disallowed_methods, reason = "sleeps")]
     pub(super) fn flush_at_end(&self) {
         let until = clock::now() + limits::CLOSE_WAIT;
         while self.process.check().is_ok() && self.is_locked() {
@@ -477,6 +478,7 @@ impl Shared {
     }
 
     /// Wakes these callers as the leader, and waits a moment for all callers whose outcomes have come.
+    #[expect(clippy::disallowed_methods, reason = "yields")]
     fn gather<'a>(
         &'a self,
         inner: MutexGuard<'a, Inner>,

@@ -99,6 +99,7 @@ impl ConfigBuilder {
     /// # Errors
     /// [`ConfigError::Variable`] names the variable and says what is accepted.
     /// [`ConfigError::UnknownVariable`] names a variable that differs from a known one by one or two letters.
+    #[expect(clippy::disallowed_methods, reason = "reads the environment")]
     pub fn from_env() -> Result<Self, ConfigError> {
         check_names(env::vars_os().map(|(name, _)| name))?;
         builder(env::var_os)

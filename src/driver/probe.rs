@@ -340,6 +340,7 @@ impl Probe {
     }
 
     /// Sends nothing until this time.
+    #[expect(clippy::disallowed_methods, reason = "sleeps")]
     pub fn pause_until(&self, at: Instant) {
         thread::sleep(at.saturating_duration_since(clock::now()));
     }

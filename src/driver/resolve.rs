@@ -116,6 +116,7 @@ impl Resolver {
 
 /// All addresses, rotated by `turn`, so that an address that accepts connections and never answers is not
 /// always tried first.
+#[expect(clippy::disallowed_methods, reason = "asks the resolver")]
 pub(super) fn look_up(host: &str, port: u16, turn: usize) -> io::Result<Vec<SocketAddr>> {
     Ok(in_turn((host, port).to_socket_addrs()?.collect(), turn))
 }

@@ -13,7 +13,6 @@ pub(super) mod logins;
 pub mod mark;
 pub(super) mod owed;
 pub mod record;
-pub(super) mod script;
 pub(crate) mod status;
 pub(crate) mod trouble;
 pub(super) mod wall_clock;

@@ -221,7 +221,8 @@ fn a_wrong_argument_replaces_nothing() {
 fn a_record_that_changed_meanwhile_stays() {
     let mut lists = declared(3);
     let before = lists.records()[0].clone();
-    let (to, other) = (before.replace("declared", "observed"), before.replace("max_ttl_ms=1000 ", "max_ttl_ms=900 "));
+    let (to, other) =
+        (before.replace("declared", "observed"), before.replace("max_ttl_ms=1000 ", "max_ttl_ms=900 "));
     let mut write = |there: &str| {
         let (key, master) = (b"p:redlatch:fleet".as_slice(), lists.fleet.master(0));
         master.command(&[b"SET", key, there.as_bytes()]);

@@ -192,7 +192,8 @@ mod tests {
     fn a_record_is_written_unless_another_is_there() {
         let config = Config::builder().master("redis://a").build().expect("valid settings");
         let seen = Seen { name: &config.names()[0], found: &Found::Absent, run_id: Some("r1") };
-        let record = |origin| Record::of_fleet(&config, &[seen], origin).expect("its process is known").remove(0);
+        let record =
+            |origin| Record::of_fleet(&config, &[seen], origin).expect("its process is known").remove(0);
         let (from, to) = (record(Origin::Declared).to_string(), record(Origin::Observed).to_string());
         let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
         let changed = Err("it has another record now".to_owned());

@@ -120,6 +120,7 @@ impl Source<'_> {
         )
     }
 
+    #[expect(clippy::disallowed_methods, reason = "reads a file")]
     fn read(&self) -> Result<Vec<u8>, TlsError> {
         match self.pem {
             Pem::Bytes(bytes) => Ok(bytes.clone()),

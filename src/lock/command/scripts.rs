@@ -11,7 +11,7 @@
 //!    these, because every connection would pay for kinds of locks that most clients never use.
 //! 4. Repairs, forced unlocks, adoptions and releases by a handle are rare, so they send their scripts in
 //!    full; a master that needs a repair has usually restarted without scripts. The short script for free
-//!    slots is sent in full, too. `engine/masters/script.rs` does points 2 and 3, the handshake its part of
+//!    slots is sent in full, too. `engine/script.rs` does points 2 and 3, the handshake its part of
 //!    point 3.
 
 use crate::resp;

@@ -5,9 +5,9 @@
 //! loaded too. An attempt that has been decided is not repeated, but its scripts are loaded; otherwise a
 //! master that always answers last would never run an attempt.
 
-use super::Masters;
-use super::fleet::Fleet;
-use super::owed::{Answer, Owed, Verb};
+use super::masters::Masters;
+use super::masters::fleet::Fleet;
+use super::masters::owed::{Answer, Owed, Verb};
 use crate::engine::core::Core;
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
