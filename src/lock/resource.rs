@@ -81,6 +81,7 @@ mod tests {
 
     #[test]
     fn resource_bounds() {
+        assert_eq!(Resource::new(""), Err(InputError::ResourceEmpty));
         assert!(Resource::new(&vec![0; limits::RESOURCE_SIZE_MAX]).is_ok());
         assert_eq!(
             Resource::new(&vec![0; limits::RESOURCE_SIZE_MAX + 1]),

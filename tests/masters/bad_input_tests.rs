@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use redlatch::error::{ConfigError, Failure, HolderTtl, InputError, Report, Vote};
-use redlatch::{AcquireError, ConnectError, ExtendError, Redlock, ReleaseError, limits};
+use redlatch::error::{Failure, HolderTtl, InputError, Report, Vote};
+use redlatch::{AcquireError, ExtendError, ReleaseError, limits};
 use redlatch_support::{Blocking, Fleet, PATIENCE, eventually};
 
 use crate::lock_tests::{TTL, open, settings};
@@ -29,43 +29,6 @@ fn check_says(error: &dyn std::fmt::Display, said: &[&str]) {
     let text = error.to_string();
     for part in said {
         assert!(text.contains(part), "{part:?} is not in: {text}");
-    }
-}
-
-#[test]
-fn bad_lists_of_masters_name_the_place() {
-    type Check = fn(&ConfigError) -> bool;
-    let url = |port: usize| format!("redis://127.0.0.1:{port}");
-    let rows: [(Vec<String>, Check, &[&str]); 4] = [
-        (
-            vec![],
-            |error| matches!(error, ConfigError::MasterCount { count: 0 }),
-            &["0 masters given; give 1 to 32", "an odd number from 3 up"],
-        ),
-        (
-            (1..=33).map(url).collect(),
-            |error| matches!(error, ConfigError::MasterCount { count: 33 }),
-            &["33 masters given; give 1 to 32"],
-        ),
-        (
-            vec![url(1), url(2), url(1)],
-            |error| matches!(error, ConfigError::SameMaster { index: 2, other: 0, .. }),
-            &["master 3 is the same server as master 1", "redis://127.0.0.1:1", "list each server once"],
-        ),
-        (
-            vec![url(1), "redis://127.0.0.1:x".to_owned()],
-            |error| matches!(error, ConfigError::Url { index: 1, .. }),
-            &["master 2", "port", "redis://[[user]:password@]host[:port][/db]"],
-        ),
-    ];
-    for (urls, is_right, said) in rows {
-        match Redlock::connect(&urls) {
-            Err(ConnectError::Config(error)) => {
-                assert!(is_right(&error), "{error:?}");
-                check_says(&error, said);
-            }
-            other => panic!("{urls:?}: {other:?}"),
-        }
     }
 }
 
@@ -127,34 +90,6 @@ fn waits_range_from_none_to_endless() {
     check_works(&mut fleet, &mut redlock);
 }
 
-#[test]
-fn names_may_have_any_bytes_within_bounds() {
-    let mut fleet = Fleet::start(1);
-    let prefix = vec![b'p'; limits::PREFIX_SIZE_MAX];
-    let mut redlock = open(settings(&fleet.urls()).prefix(&prefix));
-    let longest = vec![b'x'; limits::RESOURCE_SIZE_MAX];
-    let good: [&[u8]; 6] = [b"\0", b"\r\n", b"a\r\nDEL a\r\n", b"$-1\r\n", b"\xff\xfe", &longest];
-    for name in good {
-        let key = [&prefix, name].concat();
-        let mut lease = redlock.lock(name).ttl(TTL).wait(PATIENCE).acquire().expect("free");
-        assert_eq!(fleet.master(0).command(&[b"STRLEN", &key]).text(), "20", "{}", name.escape_ascii());
-        redlock.extend(&mut lease, TTL).expect("held");
-        let error = redlock.lock(name).ttl(TTL).try_acquire().expect_err("held");
-        assert!(matches!(error, AcquireError::Contended(_)), "{error}");
-        assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
-    }
-    let too_long = vec![b'x'; limits::RESOURCE_SIZE_MAX + 1];
-    let bad: [(&[u8], InputError, &[&str]); 2] = [
-        (b"", InputError::ResourceEmpty, &["name is empty", "at least one byte"]),
-        (&too_long, InputError::ResourceTooLong { size: 1025 }, &["1025 bytes", "at most 1024"]),
-    ];
-    for (name, expected, said) in bad {
-        check_says(&expected, said);
-        assert_eq!(redlock.lock(name).ttl(TTL).try_acquire().err(), Some(AcquireError::Input(expected)));
-    }
-    check_works(&mut fleet, &mut redlock);
-}
-
 /// The only master's vote.
 fn vote(report: &Report) -> &Vote {
     &report.votes[0].1
@@ -182,19 +117,6 @@ fn a_key_of_another_type_is_left_alone() {
     }
     assert_eq!(fleet.master(0).ask("LRANGE a 0 -1").text(), "[x]");
     fleet.master(0).ask("DEL a");
-    check_works(&mut fleet, &mut redlock);
-}
-
-#[test]
-fn one_name_twice_harms_no_first_lock() {
-    let mut fleet = Fleet::start(3);
-    let mut redlock = open(settings(&fleet.urls()));
-    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
-    let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("it is held, by ourselves");
-    assert!(matches!(&error, AcquireError::Contended(it) if it.holder != HolderTtl::Never), "{error}");
-    redlock.extend(&mut lease, TTL).expect("held");
-    assert!(lease.is_valid());
-    assert!(redlock.release(lease).expect("confirmed").deleted >= 2);
     check_works(&mut fleet, &mut redlock);
 }
 
