@@ -33,6 +33,7 @@
 mod decode;
 mod encode;
 
+pub(crate) use decode::decode_large;
 pub use decode::{Decoded, Fixed, decode, decode_fixed};
 pub(crate) use encode::encode_bulk_header;
 pub use encode::{encode_array_header, encode_bulk, encode_command, encode_reply};
@@ -227,8 +228,8 @@ impl<'a> Iterator for Elements<'a> {
     fn next(&mut self) -> Option<Reply<'a>> {
         self.left = self.left.checked_sub(1)?;
         // An element accepted inside its frame is accepted alone: each limit counts from the start of the
-        // frame.
-        let decoded = decode(self.rest);
+        // frame. The frame may be a large one.
+        let decoded = decode_large(self.rest, usize::MAX);
         let Ok(Decoded::Complete { reply, size }) = decoded else {
             debug_assert!(false, "a checked element does not decode: {decoded:?}");
             self.left = 0;

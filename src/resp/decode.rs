@@ -6,7 +6,9 @@
 use memchr::memchr2;
 
 use super::{Array, ProtocolError, Reply};
-use crate::limits::{REPLY_DEPTH_MAX, REPLY_ELEMENT_COUNT_MAX, REPLY_LINE_SIZE_MAX, REPLY_SIZE_MAX};
+use crate::limits::{
+    PROBE_PAGE_SIZE_MAX, REPLY_DEPTH_MAX, REPLY_ELEMENT_COUNT_MAX, REPLY_LINE_SIZE_MAX, REPLY_SIZE_MAX,
+};
 
 /// Result of decoding the bytes that have arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +66,16 @@ pub enum Decoded<'a> {
 pub fn decode(input: &[u8]) -> Result<Decoded<'_>, ProtocolError> {
     match decode_fixed(input) {
         Some((fixed, size)) => Ok(Decoded::Complete { reply: fixed.reply(), size }),
-        None => decode_any(input),
+        None => decode_any::<REPLY_SIZE_MAX>(input, REPLY_ELEMENT_COUNT_MAX),
+    }
+}
+
+/// As [`decode`], for replies that may have this number of elements and the size of a page of names.
+#[inline]
+pub(crate) fn decode_large(input: &[u8], element_count_max: usize) -> Result<Decoded<'_>, ProtocolError> {
+    match decode_fixed(input) {
+        Some((fixed, size)) => Ok(Decoded::Complete { reply: fixed.reply(), size }),
+        None => decode_any::<PROBE_PAGE_SIZE_MAX>(input, element_count_max),
     }
 }
 
@@ -124,16 +135,19 @@ const NULL_HEAD: u32 = u32::from_le_bytes(*b"$-1\r");
 
 /// Decodes any reply. Not inlined, so that the fast path above stays small where it is inlined.
 #[inline(never)]
-fn decode_any(input: &[u8]) -> Result<Decoded<'_>, ProtocolError> {
+fn decode_any<const SIZE_MAX: usize>(
+    input: &[u8],
+    elements_left: usize,
+) -> Result<Decoded<'_>, ProtocolError> {
     // Bytes beyond the limit never matter: a frame that needs them is refused below.
-    let frame = input.get(..REPLY_SIZE_MAX).unwrap_or(input);
-    let mut cursor = Cursor { frame_size: frame.len(), rest: frame, elements_left: REPLY_ELEMENT_COUNT_MAX };
+    let frame = input.get(..SIZE_MAX).unwrap_or(input);
+    let mut cursor = Cursor::<SIZE_MAX> { frame_size: frame.len(), rest: frame, elements_left };
     match cursor.reply(0) {
         Ok(reply) => Ok(Decoded::Complete { reply, size: cursor.position() }),
         Err(Stop::Wrong(error)) => Err(error),
         Err(Stop::Short { missing }) => {
             let size_min = frame.len().saturating_add(missing);
-            if size_min > REPLY_SIZE_MAX {
+            if size_min > SIZE_MAX {
                 return Err(ProtocolError::ReplyTooLarge);
             }
             Ok(Decoded::Partial { size_min })
@@ -144,10 +158,10 @@ fn decode_any(input: &[u8]) -> Result<Decoded<'_>, ProtocolError> {
 /// A walk over one frame.
 ///
 /// ```text
-///  0            position()                     frame_size ≤ REPLY_SIZE_MAX
+///  0            position()                     frame_size ≤ SIZE_MAX
 ///  ├── read ────────┼────────── rest ──────────────┤
 /// ```
-struct Cursor<'a> {
+struct Cursor<'a, const SIZE_MAX: usize> {
     frame_size: usize,
     rest: &'a [u8],
     /// Number of elements that later headers of this frame may announce.
@@ -169,7 +183,7 @@ impl From<ProtocolError> for Stop {
     }
 }
 
-impl<'a> Cursor<'a> {
+impl<'a, const SIZE_MAX: usize> Cursor<'a, SIZE_MAX> {
     fn position(&self) -> usize {
         self.frame_size.saturating_sub(self.rest.len())
     }
@@ -181,7 +195,7 @@ impl<'a> Cursor<'a> {
             b'+' => Ok(Reply::Simple(self.line()?)),
             b'-' => Ok(Reply::Error(self.line()?)),
             b':' => Ok(Reply::Integer(self.integer()?)),
-            b'$' => match self.length(REPLY_SIZE_MAX, ProtocolError::ReplyTooLarge)? {
+            b'$' => match self.length(SIZE_MAX, ProtocolError::ReplyTooLarge)? {
                 Some(size) => Ok(Reply::Bulk(self.bulk(size)?)),
                 None => Ok(Reply::NullBulk),
             },
@@ -209,7 +223,7 @@ impl<'a> Cursor<'a> {
             b',' => Ok(Reply::Double(self.number_text(true)?)),
             b'(' => Ok(Reply::BigNumber(self.number_text(false)?)),
             b'!' => {
-                let size = self.size(REPLY_SIZE_MAX, ProtocolError::ReplyTooLarge)?;
+                let size = self.size(SIZE_MAX, ProtocolError::ReplyTooLarge)?;
                 Ok(Reply::BlobError(self.bulk(size)?))
             }
             b'=' => self.verbatim(),
@@ -417,7 +431,7 @@ impl<'a> Cursor<'a> {
         if let [b'0', ..] | [b'1'..=b'3', b'\r', ..] = self.rest {
             return Err(ProtocolError::ValueInvalid.into());
         }
-        let size = self.size(REPLY_SIZE_MAX, ProtocolError::ReplyTooLarge)?;
+        let size = self.size(SIZE_MAX, ProtocolError::ReplyTooLarge)?;
         self.check_room(size)?;
         let Some((&[a, b, c, colon], behind)) = self.rest.split_first_chunk() else {
             return Err(Stop::Short { missing: b"txt:".len().saturating_sub(self.rest.len()) });
@@ -433,7 +447,7 @@ impl<'a> Cursor<'a> {
     /// Refuses a too large string at its header, so that the inbox never grows for it.
     fn check_room(&self, size: usize) -> Result<(), ProtocolError> {
         let end = self.position().saturating_add(size).saturating_add(b"\r\n".len());
-        if end > REPLY_SIZE_MAX { Err(ProtocolError::ReplyTooLarge) } else { Ok(()) }
+        if end > SIZE_MAX { Err(ProtocolError::ReplyTooLarge) } else { Ok(()) }
     }
 
     /// Reads the `size` bytes of a bulk string and their CRLF.

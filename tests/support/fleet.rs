@@ -1,7 +1,7 @@
 //! The fleet of `redlatch_testing` as our own tests use it: a failure panics, and servers do not inherit
 //! ignored signals from the test program.
 //!
-//! Asks servers through the probe, whose reply parser shares no code with the client's.
+//! Asks servers through the probe.
 //!
 //! `REDLATCH_SERVER` replaces `redis-server`; a `Place` replaces it for one master. If `REDLATCH_TEST_PIDS`
 //! names a directory, each process is recorded there as `PORT.PID.pid`, and `scripts/masters stop -d` ends

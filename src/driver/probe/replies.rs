@@ -1,12 +1,12 @@
-//! Decodes replies as their bytes arrive. Texts are kept up to a bound and cut off there, so a page of long
-//! names needs no more memory than a page of short names.
+//! Collects the replies of one exchange, decoded by [`resp`](crate::resp). Texts are kept up to a bound and cut off
+//! there.
 
 use crate::config::Login;
 use crate::engine::error_without_login;
 use crate::engine::masters::handshake::{Replication, info_field};
 use crate::engine::masters::trouble::Trouble;
 use crate::limits;
-use crate::resp::ProtocolError;
+use crate::resp::{Decoded, ProtocolError, Reply, decode_large};
 use crate::wire::WireError;
 
 /// A server's reply, with its own memory.
@@ -112,22 +112,9 @@ pub(super) struct Replies<'a> {
     answers: Vec<Answer>,
     read_size: usize,
     value_count: usize,
-    /// The unfinished line, string and lists.
-    line: Vec<u8>,
-    text: Option<PartOfText>,
-    lists: Vec<PartOfList>,
-}
-
-struct PartOfText {
-    kept: Vec<u8>,
-    size: usize,
-    /// Bytes that have arrived, including the CRLF at the end.
-    arrived: usize,
-}
-
-struct PartOfList {
-    items: Vec<Answer>,
-    missing: usize,
+    /// Bytes of the unfinished reply, and their number below which it stays unfinished.
+    unread: Vec<u8>,
+    size_min: usize,
 }
 
 impl<'a> Replies<'a> {
@@ -139,9 +126,8 @@ impl<'a> Replies<'a> {
             answers: Vec::new(),
             read_size: 0,
             value_count: 0,
-            line: Vec::new(),
-            text: None,
-            lists: Vec::new(),
+            unread: Vec::new(),
+            size_min: 0,
         }
     }
 
@@ -163,140 +149,68 @@ impl<'a> Replies<'a> {
         if self.read_size > self.bounds.read_size {
             return Err(self.too_large());
         }
-        let mut rest = bytes;
+        self.unread.extend_from_slice(bytes);
+        if self.unread.len() < self.size_min {
+            return Ok(());
+        }
+        let unread = std::mem::take(&mut self.unread);
+        let mut rest = unread.as_slice();
+        self.size_min = 0;
         while !rest.is_empty() {
-            let (value, behind) = match self.text.take() {
-                Some(text) => self.read_text(text, rest)?,
-                None => self.read_line(rest)?,
-            };
-            rest = behind;
-            if let Some(value) = value {
-                self.add(value)?;
+            let values_left = limits::PROBE_VALUE_COUNT_MAX - self.value_count;
+            match decode_large(rest, values_left).map_err(|error| self.refused(error))? {
+                Decoded::Complete { reply, size } => {
+                    rest = &rest[size..];
+                    let answer = self.answer(reply)?;
+                    if self.are_complete() {
+                        return Err(WireError::Unsolicited.to_string());
+                    }
+                    self.answers.push(answer);
+                }
+                Decoded::Partial { size_min } => {
+                    if self.read_size - rest.len() + size_min > self.bounds.read_size {
+                        return Err(self.too_large());
+                    }
+                    self.size_min = size_min;
+                    break;
+                }
             }
         }
+        self.unread = rest.to_vec();
         Ok(())
     }
 
-    fn read_text<'b>(
-        &mut self,
-        mut text: PartOfText,
-        bytes: &'b [u8],
-    ) -> Result<(Option<Answer>, &'b [u8]), String> {
-        let missing = text.size + LINE_END.len() - text.arrived;
-        let (part, behind) = bytes.split_at(missing.min(bytes.len()));
-        for (place, &byte) in (text.arrived..).zip(part) {
-            match place.checked_sub(text.size) {
-                Some(of_end) if byte != LINE_END[of_end] => {
-                    return Err(no_reply(ProtocolError::BulkUnterminated));
-                }
-                Some(_) => {}
-                None if place < self.bounds.text_size => text.kept.push(byte),
-                None => {}
-            }
-        }
-        text.arrived += part.len();
-        if part.len() < missing {
-            self.text = Some(text);
-            return Ok((None, behind));
-        }
-        Ok((Some(Answer::Text(text.kept)), behind))
-    }
-
-    fn read_line<'b>(&mut self, bytes: &'b [u8]) -> Result<(Option<Answer>, &'b [u8]), String> {
-        let end = memchr::memchr(b'\n', bytes);
-        let (part, behind) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
-        if self.line.len() + part.len() > limits::REPLY_LINE_SIZE_MAX + LINE_END.len() {
-            return Err(no_reply(ProtocolError::LineTooLong));
-        }
-        self.line.extend_from_slice(part);
-        if let Some(&first) = self.line.first()
-            && !b"+-:$*".contains(&first)
-        {
-            return Err(no_reply(ProtocolError::TypeUnknown(first)));
-        }
-        if end.is_none() {
-            return Ok((None, behind));
-        }
-        let line = std::mem::take(&mut self.line);
-        let line = line.strip_suffix(LINE_END).ok_or_else(|| no_reply(ProtocolError::LineBreak))?;
-        Ok((self.take_line(line)?, behind))
-    }
-
-    /// Decodes a complete line: a value, or its beginning.
-    fn take_line(&mut self, line: &[u8]) -> Result<Option<Answer>, String> {
-        let (kind, rest) = line.split_at(1);
-        Ok(match kind {
-            b"+" => Some(Answer::Text(rest[..rest.len().min(self.bounds.text_size)].to_vec())),
-            b"-" => Some(Answer::Error(error_without_login(rest, self.login).into())),
-            b":" => Some(Answer::Integer(number(rest)?)),
-            b"$" => match length(rest)? {
-                None => Some(Answer::Null),
-                Some(size) if size > self.bounds.read_size => return Err(self.too_large()),
-                Some(size) => {
-                    self.text = Some(PartOfText { kept: Vec::new(), size, arrived: 0 });
-                    None
-                }
-            },
-            _ => match length(rest)? {
-                None => Some(Answer::Null),
-                Some(0) => Some(Answer::List(Vec::new())),
-                Some(_) if self.lists.len() == limits::REPLY_DEPTH_MAX => {
-                    return Err(no_reply(ProtocolError::NestingTooDeep));
-                }
-                Some(missing) if missing > limits::PROBE_VALUE_COUNT_MAX - self.value_count => {
-                    return Err(Trouble::RepliesTooMany.to_string());
-                }
-                Some(missing) => {
-                    self.lists.push(PartOfList { items: Vec::new(), missing });
-                    None
-                }
-            },
-        })
-    }
-
-    fn too_large(&self) -> String {
-        Trouble::RepliesTooLarge { size: self.bounds.read_size }.to_string()
-    }
-
-    /// Adds a value to the innermost unfinished list, or to the answers.
-    fn add(&mut self, value: Answer) -> Result<(), String> {
+    fn answer(&mut self, reply: Reply<'_>) -> Result<Answer, String> {
         self.value_count += 1;
         if self.value_count > limits::PROBE_VALUE_COUNT_MAX {
             return Err(Trouble::RepliesTooMany.to_string());
         }
-        let mut value = value;
-        while let Some(list) = self.lists.last_mut() {
-            list.items.push(value);
-            list.missing -= 1;
-            if list.missing > 0 {
-                return Ok(());
+        let text_size = self.bounds.text_size;
+        Ok(match reply {
+            Reply::Simple(text) | Reply::Bulk(text) => {
+                Answer::Text(text[..text.len().min(text_size)].to_vec())
             }
-            value = Answer::List(self.lists.pop().map(|list| list.items).unwrap_or_default());
-        }
-        if self.answers.len() == self.owed_count {
-            return Err(WireError::Unsolicited.to_string());
-        }
-        self.answers.push(value);
-        Ok(())
+            Reply::Error(text) => Answer::Error(error_without_login(text, self.login).into()),
+            Reply::Integer(number) => Answer::Integer(number),
+            Reply::NullBulk | Reply::NullArray => Answer::Null,
+            Reply::Array(items) => {
+                Answer::List(items.iter().map(|item| self.answer(item)).collect::<Result<_, _>>()?)
+            }
+            // RESP3, for which no probe asks.
+            _ => return Err(WireError::Unsolicited.to_string()),
+        })
     }
-}
 
-const LINE_END: &[u8] = b"\r\n";
+    fn refused(&self, error: ProtocolError) -> String {
+        match error {
+            ProtocolError::ReplyTooLarge => self.too_large(),
+            ProtocolError::ElementsTooMany => Trouble::RepliesTooMany.to_string(),
+            other => WireError::from(other).to_string(),
+        }
+    }
 
-fn no_reply(error: ProtocolError) -> String {
-    WireError::from(error).to_string()
-}
-
-fn number(digits: &[u8]) -> Result<i64, String> {
-    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-    number.ok_or_else(|| no_reply(ProtocolError::NumberInvalid))
-}
-
-/// A length; `None` for a null.
-fn length(digits: &[u8]) -> Result<Option<usize>, String> {
-    match number(digits)? {
-        -1 => Ok(None),
-        length => usize::try_from(length).map(Some).map_err(|_| no_reply(ProtocolError::LengthNegative)),
+    fn too_large(&self) -> String {
+        Trouble::RepliesTooLarge { size: self.bounds.read_size }.to_string()
     }
 }
 
@@ -312,7 +226,8 @@ mod tests {
             Ok(replies.are_complete().then(|| replies.take()))
         };
         let whole = read(bytes.len().max(1));
-        for piece_size in [1, 2, 7] {
+        // Each piece of a large list is decoded from the list's beginning.
+        for piece_size in [1, 2, 7].map(|size| if bytes.len() < 4096 { size } else { size * 4096 }) {
             assert_eq!(read(piece_size), whole, "{}", bytes.escape_ascii());
         }
         whole
@@ -361,7 +276,7 @@ mod tests {
     // I150
     #[test]
     fn bytes_that_are_no_replies_are_refused() {
-        let longest = vec![b'x'; limits::REPLY_LINE_SIZE_MAX - 1];
+        let longest = vec![b'x'; limits::REPLY_LINE_SIZE_MAX];
         let text = Answer::Text(longest.as_slice().into());
         let whole = [b"+".as_slice(), &longest, b"\r\n"].concat();
         assert_eq!(
@@ -384,7 +299,12 @@ mod tests {
             (b"$2\r\nabc\r\n", ProtocolError::BulkUnterminated),
             (&b"*1\r\n".repeat(9), ProtocolError::NestingTooDeep),
         ] {
-            assert_eq!(read(9, bounds, bytes), Err(no_reply(error)), "{}", bytes.escape_ascii());
+            assert_eq!(
+                read(9, bounds, bytes),
+                Err(WireError::from(error).to_string()),
+                "{}",
+                bytes.escape_ascii()
+            );
         }
         let promised = [b":1\r\n".repeat(10_000).as_slice(), b"*9999\r\n"].concat();
         for bytes in [b"*1000000000\r\n", many.as_slice(), &promised] {
