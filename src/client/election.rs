@@ -191,7 +191,7 @@ impl Leadership {
         &self.guard
     }
 
-    /// Resigns: releases the lock. Another candidate leads after two to three round trips.
+    /// Resigns: releases the lock. A waiting candidate usually leads after two to three round trips.
     ///
     /// # Errors
     /// As [`Guard::release`].

@@ -443,8 +443,8 @@ impl GuardSet {
     /// Leaves all locks to the end of their TTL; see [`Guard::leave`].
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, that was not left. Each other lock is left unless it
-    /// failed, too.
+    /// [`SetError`] names the first lock, by name, that could not be left. Each other
+    /// lock ends with its TTL unless it failed, too.
     pub fn leave(mut self) -> Result<(), SetError<LeaveError>> {
         let mut left = Ok(Vec::new());
         for guard in std::mem::take(&mut self.guards) {

@@ -58,7 +58,7 @@ pub(super) type Stopped = Arc<str>;
 #[derive(Debug)]
 pub(super) struct Shared {
     inner: Mutex<Inner>,
-    /// The process with the background thread.
+    /// The process that opened the client and runs its background thread.
     pub(super) process: Process,
     observing: Option<Arc<Observing>>,
     /// The leader, while it calls wakers.
@@ -318,8 +318,8 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// Waits on this thread until one of these outcomes has come, for its own call to fetch. Returns its
-    /// place; `None` if the calls are cancelled before.
+    /// Blocks this thread until one of these outcomes has come, and returns its index; the call itself fetches
+    /// the outcome. `None` if the calls are cancelled before.
     pub(super) fn wait_for_first(
         &self,
         cancel: Option<&Cancel>,

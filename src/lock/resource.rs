@@ -43,7 +43,7 @@ impl<'a> Resource<'a> {
     /// Checks a name that may also be the name of a slot's lock or of a pool's door ([`pool`](crate::pool)).
     ///
     /// # Errors
-    /// Like [`Resource::new`], but for the pool's name.
+    /// As [`Resource::new`]; limits apply to the pool's name.
     pub fn of_any_lock<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match LockOfPool::parse(name) {

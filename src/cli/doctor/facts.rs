@@ -151,8 +151,7 @@ impl Facts {
 /// clock twice, 5 s apart: 10 s.
 pub const CLOCK_RATE_LIMIT_MIN: Duration = Duration::from_secs(10);
 
-/// Pages of about 1,000 keys in which an examination searches each master for records of other prefixes:
-/// 64.
+/// An examination scans at most 64 pages of about 1,000 keys on each master for records of other prefixes.
 pub(super) const PREFIX_SCAN_COUNT_MAX: usize = 64;
 
 /// Round trips are measured for the time limit divided by this.

@@ -159,8 +159,8 @@ impl<'a> Foreign<'a> {
         self.handle(&String::from_utf8_lossy(&line), Instant::now());
     }
 
-    /// Handles one line. A missing time is the time of reading. A line with a time of another clock is
-    /// ignored, because it would fall anywhere in the drill.
+    /// Handles one line. A missing time is the time of reading. A time outside of the drill comes from
+    /// another clock: the first such line is a failure, and all are ignored.
     fn handle(&mut self, line: &str, read_at: Instant) {
         let mut words = line.split_whitespace();
         let word = words.next();

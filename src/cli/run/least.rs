@@ -66,8 +66,8 @@ impl Leaving<'_> {
         true
     }
 
-    /// Reports how a lock was left. If too few masters confirmed the rest, returns the lock's latest possible
-    /// end.
+    /// Reports how a lock was left. If too few masters confirmed the remaining time, returns the
+    /// lock's latest possible end.
     fn describe_rest(&self, result: &Result<Left, LeaveError>) -> Option<Instant> {
         match result {
             Ok(_) => self.session.report(Message::Kept { lock: &self.session.label }),

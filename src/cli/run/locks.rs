@@ -43,7 +43,7 @@ impl Locks {
         }
     }
 
-    /// Takes over each validity that a renewal has moved. Returns whether the shortest validity ends later
+    /// Updates each validity that a renewal has extended. Returns whether the shortest validity ends later
     /// now.
     ///
     /// A proven loss ends a guard's validity at once. The command still gets its grace, so an earlier end is

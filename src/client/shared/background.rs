@@ -141,8 +141,7 @@ impl Shared {
         // need not wake it.
         let are_dropped = std::mem::replace(seen_drop_count, inner.drop_count) != inner.drop_count;
         let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
-        // The leader does work that is due within the next moment, and wakes the background thread for
-        // earlier deadlines.
+        // The leader does what is due within `DROP_LINGER`, and wakes this thread if a deadline comes earlier.
         let due = inner.due().map(|at| at.max(now + limits::DROP_LINGER));
         // After a turn of a drive, the thread checks again within `DRIVE_LATE`. Otherwise the next caller
         // pays for a wake-up. While somebody leads, a late drive makes no difference: the end of the lead

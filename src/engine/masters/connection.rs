@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn lasting_connection_resets_the_failure_count() {
-        // Four times the longest pause (50 ms, 200 ms or 2 s); 2 s are always enough.
+        // A connection is lasting after four times the longest pause (50 ms, 200 ms or 2 s), or after 2 s.
         for (failure_count, enough) in [(1, 200), (3, 800), (20, 2000)] {
             let enough = Duration::from_millis(enough);
             let next = (limits::BACKOFF_MIN * (1 << failure_count)).min(limits::BACKOFF_MAX);

@@ -262,7 +262,7 @@ impl Fleet {
         Some(refused.map_or(Cow::Borrowed(why), Cow::Owned))
     }
 
-    /// Distributes the gathered requests. Returns whether a link got bytes since the last call.
+    /// Distributes the gathered requests. Returns whether bytes were queued for a link since the last call.
     #[inline]
     pub(crate) fn take_queued(&mut self) -> bool {
         self.distribute_gathered();
@@ -294,7 +294,7 @@ impl Fleet {
         (was_silent, has_room)
     }
 
-    /// The nonce came back: starts to use the master, unless it must not vote.
+    /// The master has echoed this connection's nonce: the client starts to use it, unless it must not vote.
     pub(crate) fn admit(&mut self, ground: &mut Ground, master: MasterId) -> Admission {
         if let Some(why) = self.is_listed_twice(master) {
             let predecessor = Predecessor::Same;
@@ -419,7 +419,7 @@ impl Fleet {
         let link = &mut self.links[master.index()];
         link.stats.round_trip.record(round_trip);
         link.round_trip.note(round_trip);
-        // Skipped in the usual case, where the limit of every TTL is longer.
+        // Round trips matter only if they are longer than the shortest limit that a TTL gives, which is rare.
         if !self.round_trip_limit.is_zero() || link.round_trip.limit() > limits::ANSWER_LIMIT_MIN {
             self.follow_round_trips();
         }

@@ -104,7 +104,7 @@ pub(crate) const SCRIPTS: &str = "scripts (EVALSHA, EVAL)";
 /// Refusal named in the warning for a master on which attempts cannot park.
 pub(crate) const PARKING: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
 
-/// Beginnings of the errors of a master that refuses every park: a right or a command is missing.
+/// How the errors begin by which a master refuses every park: a right or a command is missing.
 const NO_PARKING: [&[u8]; 4] =
     [b"NOPERM", b"ERR unknown command", b"ERR The user executing the script", b"ERR ACL failure in script"];
 

@@ -315,7 +315,7 @@ impl Link {
     /// The process has changed. If the new one may already have run when its predecessor last sent something,
     /// it may have replaced the predecessor without ever having its locks.
     fn meet_process(&mut self, now: Instant, age: Duration) -> (Predecessor, bool) {
-        // Without a name there is nothing to compare, so the last named process stays remembered.
+        // Without a run ID there is nothing to compare, so the last identified process stays remembered.
         let Some(run_id) = self.learnt.run_id.clone() else { return (Predecessor::Unknown, false) };
         let before = self.identity.take();
         let unheard = before.as_ref().map(|before| now - before.heard_at);

@@ -50,8 +50,9 @@ pub(crate) enum MarkFound {
 pub struct Mark {
     /// The process.
     pub(crate) run_id: Box<str>,
+    /// Identity of its last promotion, as in `Replication`.
     pub(crate) promotion: Option<u64>,
-    /// When a client first saw the process with that history, by the master's clock in microseconds since
+    /// When a client first saw this process after this promotion, by the master's clock in microseconds since
     /// 1970.
     pub(crate) first_seen_us: Option<u64>,
     /// Longest time for which one client has watched it.

@@ -82,8 +82,8 @@ pub(crate) enum Form {
 pub(crate) enum Question {
     /// Remaining time of a refused lock's holder.
     Holder,
-    /// Parts of an inspection: the value, the number of readers (also asked after a refusal), the remaining
-    /// time.
+    /// Parts of an inspection: the value, the number of readers and the remaining time. The first two are also
+    /// asked after a refusal.
     Value,
     ReaderCount,
     TimeLeft,

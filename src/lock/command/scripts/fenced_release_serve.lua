@@ -1,5 +1,5 @@
--- Deletes the lock if it still holds the value, raises the fence to the token, and serves the first waiter. Returns 0,
--- 1 or 2 as `answer` does.
+-- Deletes the lock if it still holds the value, raises the fence to the token, and serves the first waiter. Returns
+-- what `answer` does.
 --
 -- The fence is raised even if the lock is gone, provided that the token lies within the window around this server's
 -- clock.

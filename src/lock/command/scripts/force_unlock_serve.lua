@@ -1,5 +1,5 @@
 -- Deletes a lock whoever holds it: a string, or a set of readers. Serves the first waiters, even if there is no lock.
--- Returns 0, 1 or 2 as `answer` does. A key of any other type stays, and is an error.
+-- Returns what `answer` does. A key of any other type stays, and is an error.
 local lock, queue, fence = KEYS[1], KEYS[2], KEYS[3]
 
 local holder = redis.pcall('get', lock)

@@ -1,4 +1,4 @@
--- Deletes the key if it still holds the token, and serves the first waiter. Returns 0, 1 or 2 as `answer` does.
+-- Deletes the key if it still holds the token, and serves the first waiter. Returns what `answer` does.
 local lock, queue, fence, token = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 
 if redis.call('get', lock) ~= token then

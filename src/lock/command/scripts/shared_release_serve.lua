@@ -1,4 +1,4 @@
--- Removes a reader, and serves the first waiters. Returns 0, 1 or 2 as `answer` does.
+-- Removes a reader, and serves the first waiters. Returns what `answer` does.
 local lock, queue, fence, value = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 
 if redis.call('zrem', lock, value) == 0 then

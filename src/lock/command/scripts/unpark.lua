@@ -1,5 +1,5 @@
--- Ends an attempt, or the lock that it got: removes its entry and its value, and serves the first waiters. Returns 0, 1
--- or 2 as `answer` does.
+-- Ends an attempt, or the lock that it got: removes its entry and its value, and serves the first waiters. Returns what
+-- `answer` does.
 --
 -- `at` is the ticket of its entry, as in park.lua. A handle does not know the ticket: then the first entries are
 -- searched, since the holder's ticket is one of the smallest. `token` is the token of a fenced lock that was held,
