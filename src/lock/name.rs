@@ -93,6 +93,12 @@ impl<'a> LockName<'a> {
     }
 }
 
+impl AsRef<[u8]> for LockName<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
 impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for LockName<'a> {
     fn from(name: &'a T) -> Self {
         Self(Kept::Borrowed(name.as_ref()))
