@@ -75,6 +75,7 @@
 //! | one leader for a long time | [`Client::lead`] |
 //! | passed to another process, or released for a process that died | [`Guard::into_handle`], [`Guard::to_handle`] |
 //! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
+//! | more locks than one fleet of masters carries | [`Fleets`] |
 //! | a wait that another thread ends | [`LockRequest::cancel_with`] |
 //!
 //! # Promises
@@ -159,6 +160,7 @@ mod config;
 #[cfg_attr(not(test), expect(clippy::disallowed_types))]
 mod driver;
 mod event;
+mod fleets;
 mod handle;
 mod lock;
 #[cfg(feature = "tracing")]
@@ -188,6 +190,7 @@ pub use error::class::ErrorClass;
 pub use error::usual::{AcquireError, ExtendError, ReleaseError, RunError};
 pub use error::waited::{Waited, WaitedFor};
 pub use event::Event;
+pub use fleets::{Fleets, FleetsError};
 pub use handle::LockHandle;
 pub use lock::{FencingToken, LockName, Token};
 #[cfg(feature = "tracing")]

@@ -19,6 +19,7 @@ use crate::driver::{TlsError, TlsTrouble};
 use crate::engine::SubmitError;
 use crate::engine::masters::status::MasterState;
 use crate::engine::masters::trouble::{Trouble, Warning};
+use crate::fleets::FleetsError;
 use crate::founding::Why;
 use crate::lock::TokenRefusal;
 use judgement::{Judged, Unjudged};
@@ -244,6 +245,10 @@ fn samples_of_settings() -> Vec<Sample> {
             TtlTooLong { .. } => InputError::TtlTooLong { ttl: 2 * LONG, max_ttl: LONG }, "a TTL of 8.8s is 4.4s above the maximum of 4.4s; ask for less, or raise max_ttl on every client";
             MinValidityTooLong { .. } => InputError::MinValidityTooLong { asked: LONG, validity: 2 * LONG }, "ask for less";
             DriftTooLarge { .. } => InputError::DriftTooLarge { ppm: 2_000_000 }, "give at most";
+        }
+        FleetsError {
+            Empty => FleetsError::Empty, "give at least one";
+            SameLabel { .. } => FleetsError::SameLabel { label: "first".to_owned() }, "two fleets have the label `first`; give each fleet its own label";
         }
         ConfigError {
             MasterCount { .. } => ConfigError::MasterCount { count: 0 }, "0 masters given; give 1 to 32";
