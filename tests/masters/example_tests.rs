@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ mod own_loop_engine;
 #[path = "../../examples/readiness.rs"]
 #[allow(dead_code, reason = "its server is not started here")]
 mod readiness;
+#[path = "../../examples/single_flight.rs"]
+#[allow(dead_code, reason = "a cache in memory replaces its file")]
+mod single_flight;
 #[path = "../../examples/tokio_service.rs"]
 mod tokio_service;
 #[path = "../../examples/worker_id.rs"]
@@ -123,6 +127,65 @@ fn axum_example_charges_a_payment_once() {
     assert_eq!(http(address, "POST /pay/10").0, 503);
     stop.send(()).expect("it serves");
     runtime.block_on(serving).expect("no panic").expect("no error");
+}
+
+#[test]
+fn single_flight_takes_one_lock_per_process() {
+    const CALLERS: usize = 250;
+    let fleet = Fleet::start(3);
+    let clients = [open(&fleet), open(&fleet)];
+    let (cache, looks, fills) = (Mutex::new(None), AtomicUsize::new(0), AtomicUsize::new(0));
+    let stored = async || {
+        looks.fetch_add(1, Ordering::AcqRel);
+        *cache.lock().expect("no panic")
+    };
+    let fill = async || {
+        // All callers of both processes have found the cache empty.
+        while looks.load(Ordering::Acquire) <= 2 * CALLERS {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        fills.fetch_add(1, Ordering::AcqRel);
+        *cache.lock().expect("no panic") = Some(7);
+        Ok(7)
+    };
+    let flights = clients.clone().map(|client| single_flight::SingleFlight::new(client, "report"));
+    let calls = flights.iter().cycle().take(2 * CALLERS).map(|flight| flight.get(&stored, fill()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let values = runtime.block_on(all(calls));
+    assert!(values.iter().all(|value| value.as_ref().is_ok_and(|value| *value == 7)), "{values:?}");
+    assert_eq!(fills.into_inner(), 1);
+    assert_eq!(clients.map(|client| client.stats().acquired), [1, 1], "the other callers wait for the value");
+}
+
+#[test]
+fn failed_flight_goes_to_the_next_caller() {
+    let fleet = Fleet::start(3);
+    let flight = single_flight::SingleFlight::new(open(&fleet), "report");
+    let fills = AtomicUsize::new(0);
+    let fill = async || match fills.fetch_add(1, Ordering::AcqRel) {
+        0 => Err("no report".into()),
+        _ => Ok(7),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let values = runtime.block_on(all((0..3).map(|_| flight.get(async || None, fill()))));
+    let count = |is_ok| values.iter().filter(|value| value.is_ok() == is_ok).count();
+    assert_eq!((count(false), count(true)), (1, 2), "{values:?}");
+    assert_eq!(fills.into_inner(), 2, "the second caller's value is the third caller's, too");
+}
+
+/// Runs all futures at once, in one task.
+async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        for (future, output) in futures.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(value) = future.as_mut().poll(context) {
+                *output = Some(value);
+            }
+        }
+        if futures.iter().all(|(_, output)| output.is_some()) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    futures.into_iter().filter_map(|(_, output)| output).collect()
 }
 
 #[test]
