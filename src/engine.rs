@@ -23,7 +23,7 @@
 //! ```
 //!
 //! An acquisition passes through `submit` → `locks/acquire` (operation) → `waiting/turns` (place among this
-//! engine's callers) → `locks/acquire` (claim) → `masters/fleet` (outboxes). Its replies pass through
+//! engine's callers) → `locks/attempt` (claim) → `masters/fleet` (outboxes). Its replies pass through
 //! `answers` → `locks/claim` (vote) → `locks/acquire` (verdict) → `waiting/rounds` or `waiting/pauses` if
 //! refused. A release passes through `locks/release`, or `waiting/handover` if callers of this engine wait.
 //!
@@ -63,9 +63,10 @@ pub(crate) use stats::Stats;
 pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
 use self::core::{Core, Step};
+use self::locks::attempt::By;
 use self::locks::op::OpState;
 use self::locks::slab::Id;
-use self::locks::{Locks, acquire, adopt, deny, hold, leave, release};
+use self::locks::{Locks, acquire, adopt, attempt, deny, hold, leave, release};
 use self::masters::Masters;
 use self::masters::connection::State;
 use self::masters::link::Predecessor;
@@ -351,8 +352,8 @@ impl Engine {
             acquire::note_missed_set(core, id);
         } else {
             let step = match op.state() {
+                OpState::Acquiring { .. } if op.parking.is_some() => rounds::handle_timeout(core, id),
                 OpState::Acquiring { .. } => acquire::miss(core, id),
-                OpState::Parked => rounds::handle_timeout(core, id),
                 OpState::Asking { .. } => Step::Deny(id),
                 OpState::Waiting { .. } => {
                     turns::end_pause(&mut core.ground, &core.masters.fleet, &mut core.locks, id)
@@ -467,7 +468,7 @@ impl Engine {
         let core = &mut self.core;
         let Some(id) = release::lose_answers(core, master, claim) else { return };
         match core.locks.ops.get(id).state() {
-            OpState::Acquiring { .. } | OpState::Parked => {
+            OpState::Acquiring { .. } => {
                 let step = acquire::lose_vote(core, master, id);
                 self.perform(step);
             }
@@ -504,8 +505,7 @@ impl Engine {
         loop {
             step = match step {
                 Step::Done => return,
-                Step::Begin(id) => acquire::begin(core, id, None),
-                Step::Park(id) => rounds::begin(core, id),
+                Step::Begin(id) => attempt::begin(core, id, By::Set, None),
                 Step::Decide(id) => acquire::decide(core, id),
                 Step::Fail(id, cause) => acquire::fail(core, id, cause),
                 Step::Release { id, awaited } => release::submit(core, id, awaited),

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use crate::config::Config;
 use crate::error::{ForeignHandle, ParseHandleError};
 use crate::limits;
+use crate::lock::command::entry::Entry;
 use crate::lock::{FencingToken, HolderLabel, Token};
 use crate::options::Mode;
 
@@ -79,6 +80,16 @@ impl Kind {
 }
 
 impl LockHandle {
+    /// Key and value of the lock as its first holder had them.
+    pub(crate) fn entry(&self, prefix: &[u8]) -> Entry {
+        let mut entry = Entry::EMPTY;
+        entry.set(prefix, &self.name, &self.token);
+        if let Some(label) = &self.label {
+            entry.add_label(&self.token, label.as_bytes());
+        }
+        entry
+    }
+
     /// Returns the lock's name, without the prefix.
     #[must_use]
     pub fn resource(&self) -> &[u8] {

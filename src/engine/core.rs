@@ -1,7 +1,7 @@
 //! The state of an engine, and the steps that follow a decision.
 //!
 //! A *flow* is a file of functions over this state. A function decides, changes what it decided about, and
-//! returns the next step, which the engine's loop performs. Only an acquisition's first attempt is begun
+//! returns the next step, which the engine's loop performs. Only a first attempt and a hand-over are begun
 //! directly.
 
 use super::ground::Ground;
@@ -22,10 +22,8 @@ pub(super) struct Core {
 pub(super) enum Step {
     /// Nothing until the next answer, deadline or call.
     Done,
-    /// Begin its next attempt.
+    /// Begin its next attempt, or the next round of a parked one.
     Begin(Id),
-    /// Begin its next round in the masters' queues.
-    Park(Id),
     /// Decide its attempt, if the votes suffice.
     Decide(Id),
     /// Its attempt failed.

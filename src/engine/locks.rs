@@ -2,6 +2,7 @@
 
 pub(super) mod acquire;
 pub(super) mod adopt;
+pub(super) mod attempt;
 pub(super) mod claim;
 pub(super) mod counting;
 pub(super) mod deny;

@@ -9,16 +9,13 @@ use super::masters::Masters;
 use super::masters::fleet::Fleet;
 use super::masters::owed::{Answer, Owed, Verb};
 use crate::engine::core::Core;
-use crate::engine::ground::Ground;
-use crate::engine::locks::Locks;
 use crate::engine::locks::kind::Tag;
-use crate::engine::locks::mode;
 use crate::engine::locks::slab::Id;
+use crate::engine::locks::{attempt, mode};
 use crate::engine::waiting::rounds;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::park::ParkAnswer;
 use crate::lock::command::scripts::Script;
-use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 
 /// The master needs the script: sends it in full with the request, so that the master knows it again. Returns
@@ -65,8 +62,13 @@ fn send_again(
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let (only, owed) = (MasterSet::only(master), Owed::round(verb, tag, number, id).whole());
     Some(match verb {
-        Verb::Acquire => send_whole_attempt(ground, fleet, locks, master, tag, id),
-        Verb::Swap => send_whole_swap(ground, fleet, locks, only, tag, number, id),
+        Verb::Acquire | Verb::Swap => {
+            // The first repetition brings the script; behind it the digest suffices.
+            let is_coming = verb == Verb::Acquire && fleet.link(master).scripts_loading[tag as usize];
+            let script = if is_coming { Script::Sha } else { Script::Text };
+            let owed = Owed::round(verb, tag, number, id).with(script);
+            attempt::send_again(ground, fleet, locks, master, owed, script)
+        }
         Verb::Release if tag == Tag::Parked => {
             mode::send_unpark(fleet, only, owed, locks.claims.find(id)?, Script::Text)
         }
@@ -101,67 +103,4 @@ fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
     }
     let sent = fleet.queue(only, Owed::Scripts(tag), |out| last.encode_load(out));
     fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
-}
-
-/// Repeats an attempt, unless its lock is over, its release has been sent (the attempt would arrive after
-/// it), or a repair has been sent, which does the same. The digest suffices after the first repetition, which
-/// brings the script.
-fn send_whole_attempt(
-    ground: &Ground,
-    fleet: &mut Fleet,
-    locks: &mut Locks,
-    master: MasterId,
-    tag: Tag,
-    id: Id,
-) -> MasterSet {
-    let claim =
-        locks.claims.find(id).filter(|it| it.release.is_none() && !it.doubts.sent_again.contains(master));
-    let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
-        return MasterSet::EMPTY;
-    };
-    let owed = Owed::round(Verb::Acquire, tag, 0, id);
-    let is_coming = fleet.link(master).scripts_loading[tag as usize];
-    let (owed, script) = if is_coming { (owed, Script::Sha) } else { (owed.whole(), Script::Text) };
-    if tag == Tag::Parked {
-        return rounds::send_again(ground, fleet, locks, master, owed, id, script);
-    }
-    let op = locks.ops.get(owner);
-    if op.held().is_some_and(|held| held.valid_until <= ground.now) {
-        return MasterSet::EMPTY;
-    }
-    let sent =
-        mode::send_attempt(fleet, MasterSet::only(master), owed, claim, op.asked.ttl.as_millis(), script);
-    locks.claims.get_mut(id).note_sent(ground.now);
-    sent
-}
-
-/// Repeats a swap, unless the new claim's release has been sent and would arrive first.
-fn send_whole_swap(
-    ground: &Ground,
-    fleet: &mut Fleet,
-    locks: &mut Locks,
-    to: MasterSet,
-    tag: Tag,
-    from: u32,
-    id: Id,
-) -> MasterSet {
-    let old = locks.claims.occupant(from).and_then(|from| locks.claims.find(from));
-    let (Some(old), Some(new)) = (old.filter(|old| old.has_successor(id)), locks.claims.find(id)) else {
-        return MasterSet::EMPTY;
-    };
-    if new.release.is_some() {
-        return MasterSet::EMPTY;
-    }
-    let Some(owner) = new.owner else { return MasterSet::EMPTY };
-    let ttl = locks.ops.get(owner).asked.ttl;
-    let owed = Owed::round(Verb::Swap, tag, from, id).whole();
-    let sent = if tag == Tag::Parked {
-        mode::send_parked_swap(fleet, to, owed, old, new, ttl, Script::Text)
-    } else {
-        fleet.queue(to, owed, |out| {
-            command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
-        })
-    };
-    locks.claims.get_mut(id).note_sent(ground.now);
-    sent
 }

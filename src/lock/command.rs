@@ -57,6 +57,13 @@ pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTai
     out.extend_from_slice(&tail.0);
 }
 
+/// The same for a TTL that is not at hand as a tail.
+pub(crate) fn encode_set(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
+    out.extend_from_slice(SET_HEAD);
+    out.extend_from_slice(&entry.bytes);
+    entry::encode_tail(out, ttl_ms);
+}
+
 /// Compares and deletes.
 #[inline]
 pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry) {

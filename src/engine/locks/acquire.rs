@@ -1,12 +1,13 @@
-//! Attempts: the `SET` to all masters, the verdict at the earliest reply that fixes it, and what follows.
+//! An acquisition: its request, the verdict at the earliest reply that fixes it, and what follows.
 
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
 use super::Locks;
-use super::claim::{Claim, Course, Votes};
-use super::kind::{AttemptAnswer, Tag};
+use super::attempt::{self, By};
+use super::claim::Votes;
+use super::kind::AttemptAnswer;
 use super::mode::{self, Learner, ModeState};
 use super::op::{Asked, Cause, Denied, Held, Op, OpState};
 use super::slab::Id;
@@ -14,17 +15,16 @@ use super::{counting, hold, release, reports};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::masters::fleet::Fleet;
-use crate::engine::masters::owed::{Owed, Question, Verb};
+use crate::engine::masters::owed::{Owed, Question};
 use crate::engine::queries::DRAINED;
 use crate::engine::request::{Grant, Outcome, SubmitError};
-use crate::engine::timers::op_timer;
 use crate::engine::waiting::parking::Parking;
 use crate::engine::waiting::{accounting, pauses, rounds, turns};
 use crate::error::Round;
 use crate::limits;
 use crate::lock::command;
 use crate::lock::{
-    Failure, HolderLabel, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Verdict, Vote,
+    Failure, HolderLabel, HolderTtl, InputError, MasterId, MasterSet, Resource, Verdict, Vote,
 };
 use crate::options::{Mode, Options, WaitPolicy};
 
@@ -81,7 +81,7 @@ pub(crate) fn submit(
     } else {
         locks.ops.get_mut(id).set_key(&ground.config.prefix, resource);
     }
-    Ok((id, begin(core, id, Some(resource))))
+    Ok((id, attempt::begin(core, id, By::Set, Some(resource))))
 }
 
 /// Whether options that are not the ordinary ones go together.
@@ -123,67 +123,6 @@ fn prepare(
     }
 }
 
-/// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). `resource` names
-/// the lock of an operation that has no key yet.
-pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> Step {
-    let Core { ground, masters, locks } = core;
-    let now = ground.now;
-    masters.fleet.ask_due_facts(now);
-    let op = locks.ops.get_mut(id);
-    if op.parks && rounds::parks(ground, &masters.fleet, op) {
-        return Step::Park(id);
-    }
-    let Some((claim_id, claim)) = locks.claims.take(|| Claim::blank(now)) else {
-        return make_room(ground, locks, id, resource);
-    };
-    let terms = ground.terms.fit(op.asked.ttl, masters.fleet.round_trip_limit, &ground.config);
-    claim.begin(now, id, Token::random(&mut ground.rng), op.asked.ttl, terms.answer_limit);
-    match resource {
-        Some(resource) if op.key.is_empty() => {
-            claim.entry.set(&ground.config.prefix, resource.as_bytes(), &claim.token);
-        }
-        _ => claim.entry.set_key(&op.key, &claim.token),
-    }
-    let fleet = &mut masters.fleet;
-    claim.asked = if !op.is_special {
-        fleet.queue(fleet.usable, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
-            command::encode_acquire(out, &claim.entry, &terms.tail);
-        })
-    } else {
-        if !matches!(op.mode, ModeState::Plain) {
-            claim.course = Course::Scripted(id);
-        }
-        op.send_special_attempt(fleet, now, claim_id, claim, &ground.wall_clock, &terms.tail)
-    };
-    let deadline = op.await_votes(claim_id, now + terms.answer_limit);
-    op.tries.streak = None;
-    let is_asked_everywhere = claim.asked == fleet.all;
-    if !is_asked_everywhere && !claim.asked.has(fleet.quorum) && fleet.usable.has(fleet.quorum) {
-        // The queues of too many masters are full: to wait for room would be one more queue.
-        op.take_key(claim);
-        release::release_attempt(core, claim_id);
-        return Step::Refuse(id);
-    }
-    ground.timers.arm(op_timer(id), deadline);
-    if is_asked_everywhere && !fleet.has_quarantines() {
-        return Step::Done;
-    }
-    fleet.fail_unasked(claim);
-    Step::Decide(id)
-}
-
-/// The table of claims is full: leaves orphans to their TTL, and begins if that made room.
-#[cold]
-#[inline(never)]
-fn make_room(ground: &mut Ground, locks: &mut Locks, id: Id, resource: Option<Resource<'_>>) -> Step {
-    release::forget_orphans(ground, locks);
-    let op = locks.ops.get_mut(id);
-    if let Some(resource) = resource.filter(|_| op.key.is_empty()) {
-        op.set_key(&ground.config.prefix, resource);
-    }
-    if locks.claims.is_full() { Step::Refuse(id) } else { Step::Begin(id) }
-}
-
 /// A vote for a claim, which decides nothing any more if it comes late.
 pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote) -> Step {
     let stats = &mut core.masters.fleet.link_mut(master).stats;
@@ -207,13 +146,8 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote)
 pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: AttemptAnswer) -> Step {
     let (now, locks) = (core.ground.now, &mut core.locks);
     let Some(claim) = locks.claims.find_mut(id) else { return Step::Done };
-    let op = match claim.course {
-        Course::Scripted(attempter) => {
-            let op = locks.ops.find_mut(attempter);
-            op.map(|op| Learner { now, mode: &mut op.mode, obstacle: &mut op.tries.obstacle })
-        }
-        Course::Attempt | Course::HandedOver(_) | Course::Left(_) => None,
-    };
+    let op = claim.attempter().and_then(|id| locks.ops.find_mut(id));
+    let op = op.map(|op| Learner { now, mode: &mut op.mode, obstacle: &mut op.tries.obstacle });
     match mode::vote(answer, master, claim, op) {
         Some(vote) => handle_vote(core, master, id, vote),
         None => Step::Done,
@@ -225,7 +159,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters, locks } = core;
     let now = ground.now;
     let op = locks.ops.get_mut(id);
-    let (OpState::Acquiring { .. } | OpState::Parked) = op.state() else { return Step::Done };
+    let OpState::Acquiring { .. } = op.state() else { return Step::Done };
     let quarantined = masters.fleet.quarantined(now).union(op.tries.excluded);
     let claim = locks.claims.get_mut(op.claim);
     match claim.tally.verdict(masters.fleet.count(), quarantined) {
@@ -242,7 +176,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     let valid_until = claim.started + op.asked.ttl.validity();
     if now + op.asked.min_validity >= valid_until {
         if op.parking.as_mut().is_some_and(Parking::note_late) {
-            return Step::Park(id);
+            return Step::Begin(id);
         }
         return Step::Fail(id, Cause::Expired);
     }
@@ -289,7 +223,6 @@ fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
     let half_us = ground.config.window().half_us;
     let op = locks.ops.get_mut(id);
     let claim = locks.claims.get_mut(op.claim);
-    let is_parked = matches!(op.state(), OpState::Parked);
     let Some(busy) = op.mode.judge(ground.now, &mut ground.wall_clock, &claim.tally, half_us) else {
         return Step::Fail(id, Cause::Contended);
     };
@@ -302,14 +235,13 @@ fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
         return Step::Fail(id, Cause::NoQuorum);
     }
     ground.stats.retries += 1;
-    if is_parked {
-        // It keeps its place, and the next round ends the token of this one.
-        return Step::Park(id);
+    // A parked one keeps its place, and the next round ends the token of this one.
+    if op.parking.is_none() {
+        op.take_key(claim);
+        op.is_noted = true;
+        let claim_id = op.claim;
+        release::release_attempt(core, claim_id);
     }
-    op.take_key(claim);
-    op.is_noted = true;
-    let claim_id = op.claim;
-    release::release_attempt(core, claim_id);
     Step::Begin(id)
 }
 
@@ -319,7 +251,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     if cause == Cause::Contended {
         accounting::note_refused(core.ground.now, &mut core.locks, id);
         if rounds::follows(core, id) {
-            return Step::Park(id);
+            return Step::Begin(id);
         }
     }
     let op = core.locks.ops.get(id);

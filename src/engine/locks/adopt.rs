@@ -29,6 +29,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::attempt::{self, By};
 use super::claim::Claim;
 use super::kind::Tag;
 use super::mode::{self, ModeState};
@@ -41,17 +42,12 @@ use crate::engine::masters::Masters;
 use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::queries::DRAINED;
 use crate::engine::request::{HandleAct, SubmitError};
-use crate::engine::timers::{claim_timer, op_timer};
+use crate::engine::timers::claim_timer;
 use crate::engine::waiting::parking::Parked;
-use crate::handle::{Kind, LockHandle, fleet_of};
-use crate::lock::command::adopt::encode_adopt;
-use crate::lock::command::encode_swap;
-use crate::lock::command::entry::{Entry, name_in};
+use crate::handle::{LockHandle, fleet_of};
+use crate::lock::command::entry::name_in;
 use crate::lock::command::scripts::Script;
-use crate::lock::{InputError, MasterSet, Resource, Token, Ttl, split_value, whole_ms};
-
-/// In the place of the claim whose release an answer to a swap is, too.
-const NO_CLAIM: u32 = u32::MAX;
+use crate::lock::{InputError, Resource, Ttl, split_value, whole_ms};
 
 /// Takes an adoption, whose only attempt begins at once, or a release by a handle.
 #[cold]
@@ -79,59 +75,31 @@ pub(crate) fn submit(
     if max_hold.is_some() && ground.config.max_hold.is_zero() {
         return Err(InputError::MaxHoldZero.into());
     }
-    if locks.claims.is_full() {
-        release::forget_orphans(ground, locks);
-    }
     let now = ground.now;
-    let room = (!locks.claims.is_full()).then(|| locks.ops.take(|| Op::blank(now, ttl))).flatten();
-    let Some((id, op)) = room else { return Err(ground.refuse_acquisition(resource)) };
+    let Some((id, op)) = locks.ops.take(|| Op::blank(now, ttl)) else {
+        return Err(ground.refuse_acquisition(resource));
+    };
     op.begin(Asked { max_hold, ..Asked::of_query(now, ttl) });
     op.is_noted = true;
-    Ok(match act {
-        HandleAct::Adopt { .. } => (id, adopt(core, id, handle, ttl)),
-        HandleAct::Release { awaited } => (id, release_by(core, id, handle, ttl, awaited)),
-    })
-}
-
-fn adopt(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl) -> Step {
-    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let now = ground.now;
-    let token = Token::random(&mut ground.rng);
-    let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
-    claim.begin(now, id, token, ttl, fleet.answer_limit(ttl));
-    claim.kind = handle.kind;
-    claim.entry.set(&ground.config.prefix, &handle.name, &token);
-    let op = locks.ops.get_mut(id);
+    if let HandleAct::Release { awaited } = act {
+        return Ok((id, release_by(core, id, handle, ttl, awaited)));
+    }
     op.label.extend_from_slice(ground.config.holder_label.as_deref().unwrap_or_default().as_bytes());
-    op.add_label(claim);
     op.mode = ModeState::Adopted;
-    op.tries.excluded = fleet.quarantined_at(now);
-    let old = entry_of(handle, &ground.config.prefix);
-    let owed = Owed::round(Verb::Swap, Tag::Plain, NO_CLAIM, claim_id).whole();
-    let native = if claim.kind == Kind::Plain { fleet.native_only } else { MasterSet::EMPTY };
-    let native = native.intersection(fleet.usable);
-    let swapped = fleet.send_compared(native, owed, |out, by| encode_swap(out, by, &old, &claim.entry, ttl));
-    claim.asked = swapped.union(fleet.queue(fleet.usable.without(native), owed, |out| {
-        let fencing = claim.kind.fencing_token();
-        encode_adopt(out, &old, &claim.entry, ttl, fencing, ground.config.prefix.len());
-    }));
-    let deadline = op.await_votes(claim_id, now + claim.answer_limit);
-    ground.timers.arm(op_timer(id), deadline);
-    fleet.fail_unasked(claim);
-    Step::Decide(id)
+    Ok((id, attempt::begin(core, id, By::Handle(handle), Some(resource))))
 }
 
 fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: bool) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
-    let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
+    let (claim_id, claim) = release::take_claim(ground, &mut locks.claims);
     claim.begin(now, id, handle.token, ttl, fleet.answer_limit(ttl));
     claim.kind = handle.kind;
-    claim.entry = entry_of(handle, &ground.config.prefix);
+    claim.entry = handle.entry(&ground.config.prefix);
     claim.asked = fleet.all;
     // An entry of it may stand in the queues, at a place that is not known here.
     claim.parked.put(|over| {
-        let mut parked = Parked::new(now, id, None, over);
+        let mut parked = Parked::new(now, None, over);
         (parked.masters, parked.was_held) = (fleet.all, true);
         parked
     });
@@ -174,14 +142,4 @@ pub(crate) fn handle(
         hold_until_ms: held.renewal.map(|renewal| wall_ms(renewal.hold_until)),
         is_passed: false,
     }
-}
-
-/// Key and value of the lock as its first holder had them.
-fn entry_of(handle: &LockHandle, prefix: &[u8]) -> Entry {
-    let mut entry = Entry::EMPTY;
-    entry.set(prefix, &handle.name, &handle.token);
-    if let Some(label) = &handle.label {
-        entry.add_label(&handle.token, label.as_bytes());
-    }
-    entry
 }

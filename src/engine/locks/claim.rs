@@ -77,7 +77,7 @@ pub(crate) const NO_RELEASE: &str = "the release has begun";
 pub(crate) enum Course {
     /// It is attempted with a native command, held or released.
     Attempt,
-    /// The same of an attempt with a script. The answers tell more than votes to this operation.
+    /// The same; the answers tell more than votes to this operation.
     Scripted(Id),
     /// The lock was handed over to the claim with this id.
     HandedOver(Id),
@@ -168,6 +168,14 @@ impl Claim {
             *course = Course::Attempt;
         }
         forget(failures);
+    }
+
+    /// The operation that learns more from the answers than votes, also once it does not own this claim.
+    pub(crate) const fn attempter(&self) -> Option<Id> {
+        match self.course {
+            Course::Scripted(id) => Some(id),
+            Course::Attempt | Course::HandedOver(_) | Course::Left(_) => None,
+        }
     }
 
     /// Records that an extension to this TTL is being sent now.

@@ -21,14 +21,13 @@ use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::masters::wall_clock::WallClock;
 use crate::handle::Kind;
-use crate::lock::command::entry::AcquireTail;
 use crate::lock::command::fenced::{FenceState, encode_fenced_acquire};
 use crate::lock::command::park::{
     encode_release_serve, encode_shared_acquire_queue, encode_swap_parked, encode_unpark,
 };
 use crate::lock::command::scripts::Script;
 use crate::lock::command::shared::encode_shared_extend;
-use crate::lock::command::{ExtendBy, ReleaseBy, encode_acquire, encode_extend, encode_release};
+use crate::lock::command::{ExtendBy, ReleaseBy, encode_extend, encode_release, encode_set};
 use crate::lock::{InputError, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::options::{Mode, Options, WaitPolicy};
 
@@ -203,11 +202,7 @@ pub(crate) fn send_attempt(
 ) -> MasterSet {
     let (entry, prefix_size) = (&claim.entry, fleet.config.prefix.len());
     match claim.kind {
-        Kind::Plain => {
-            let mut tail = AcquireTail::EMPTY;
-            tail.set(ttl_ms);
-            fleet.queue(to, owed, |out| encode_acquire(out, entry, &tail))
-        }
+        Kind::Plain => fleet.queue(to, owed, |out| encode_set(out, entry, ttl_ms)),
         Kind::Fenced(token) => {
             let fence = fence::fence(&fleet.config, token);
             let is_held = matches!(owed, Owed::Round { verb: Verb::Repair, .. });
@@ -365,8 +360,7 @@ pub(crate) fn send_rest(
     rest: Ttl,
     script: Script,
 ) -> MasterSet {
-    let owed = Owed::round(Verb::Rest, claim.kind.tag(), 0, id);
-    let owed = if script == Script::Text { owed.whole() } else { owed };
+    let owed = Owed::round(Verb::Rest, claim.kind.tag(), 0, id).with(script);
     send_extend(fleet, to, owed, claim, rest, script)
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::kind::Tag;
-use super::mode::{self, ModeState};
+use super::mode::ModeState;
 use super::obstacle::Obstacle;
 use super::renewal::{Renewal, loss_lead};
 use super::slab::{Id, Kept};
@@ -18,8 +18,6 @@ use crate::engine::waiting::parking::Parking;
 use crate::error::{AcquireError, Denial, HeldBy, Report, Waited};
 use crate::handle::Kind;
 use crate::lock::command;
-use crate::lock::command::entry::AcquireTail;
-use crate::lock::command::scripts::Script;
 use crate::lock::{HolderTtl, MasterSet, Resource, Tally, Ttl, Vote};
 
 #[derive(Debug)]
@@ -125,10 +123,8 @@ pub(crate) enum OpState {
     Queued { turn: Turn },
     /// An attempt failed; the next one starts at `retry_at`.
     Waiting { retry_at: Instant },
-    /// An attempt waits for votes.
+    /// An attempt waits for votes. When it ends, the [`Parking`] says if it is parked.
     Acquiring { deadline: Instant },
-    /// A round waits in the masters' queues; when it ends, its [`Parking`] says.
-    Parked,
     /// The only or last attempt was refused; the masters that did are being asked for the holder's time.
     Asking { deadline: Instant },
     /// The lock is held, or was and is not yet released.
@@ -149,21 +145,11 @@ impl OpState {
                 before,
                 Self::New | Self::Queued { .. } | Self::Waiting { .. } | Self::Acquiring { .. }
             ),
-            Self::Parked => matches!(
-                before,
-                Self::New
-                    | Self::Queued { .. }
-                    | Self::Waiting { .. }
-                    | Self::Acquiring { .. }
-                    | Self::Parked
-            ),
             Self::Queued { .. } => matches!(before, Self::New | Self::Queued { .. } | Self::Waiting { .. }),
             Self::Waiting { .. } | Self::Asking { .. } | Self::Held(_) => {
-                matches!(before, Self::Acquiring { .. } | Self::Parked)
+                matches!(before, Self::Acquiring { .. })
             }
-            Self::Releasing => {
-                matches!(before, Self::New | Self::Acquiring { .. } | Self::Parked | Self::Held(_))
-            }
+            Self::Releasing => matches!(before, Self::New | Self::Acquiring { .. } | Self::Held(_)),
             Self::Query => matches!(before, Self::New),
         }
     }
@@ -238,31 +224,6 @@ pub(crate) struct Denied {
 }
 
 impl Op {
-    /// Queues the request of an attempt that has a script or a label, or whose round trip is measured: of a
-    /// caller that seldom asks, each one. It goes to the usable masters; returns those that had room for it.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn send_special_attempt(
-        &mut self,
-        fleet: &mut Fleet,
-        now: Instant,
-        claim_id: Id,
-        claim: &mut Claim,
-        wall_clock: &WallClock,
-        tail: &AcquireTail,
-    ) -> MasterSet {
-        self.add_label(claim);
-        if matches!(self.mode, ModeState::Plain) {
-            let owed = self.owed(Tag::Plain, claim_id);
-            return fleet.queue(fleet.usable, owed, |out| {
-                command::encode_acquire(out, &claim.entry, tail);
-            });
-        }
-        claim.kind = self.begin_mode(fleet, now, wall_clock);
-        let owed = self.owed(claim.kind.tag(), claim_id);
-        mode::send_attempt(fleet, fleet.usable, owed, claim, self.asked.ttl.as_millis(), Script::Sha)
-    }
-
     /// An attempt in this mode begins: returns the kind of its claim.
     pub(crate) fn begin_mode(&mut self, fleet: &Fleet, now: Instant, wall_clock: &WallClock) -> Kind {
         let Tries { obstacle, excluded, .. } = &mut self.tries;
@@ -329,7 +290,7 @@ impl Op {
     }
 
     /// The request to which replies to its next attempt are owed.
-    fn owed(&mut self, tag: Tag, claim: Id) -> Owed {
+    pub(crate) fn owed(&mut self, tag: Tag, claim: Id) -> Owed {
         if std::mem::take(&mut self.is_sampled) {
             Owed::Timed { tag, id: claim }
         } else {
@@ -363,15 +324,15 @@ impl Op {
     /// When something is to be done for this operation whatever else happens.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            OpState::Acquiring { deadline } | OpState::Asking { deadline } => Some(*deadline),
+            OpState::Acquiring { deadline } => Some(match self.parking.as_ref().map(Parking::deadline) {
+                None => *deadline,
+                Some(due) => self.asked.wait_until.map_or(due, |until| until.min(due)),
+            }),
+            OpState::Asking { deadline } => Some(*deadline),
             OpState::Waiting { retry_at } => Some(*retry_at),
             OpState::Queued { turn: Turn::Later } => self.asked.wait_until,
             OpState::Queued { turn: Turn::AfterHolder(at) | Turn::At(at) } => {
                 Some(self.asked.wait_until.map_or(*at, |until| until.min(*at)))
-            }
-            OpState::Parked => {
-                let due = self.parking().deadline();
-                Some(self.asked.wait_until.map_or(due, |until| until.min(due)))
             }
             OpState::Held(held) => held.deadline(),
             OpState::New | OpState::Releasing => None,
@@ -418,14 +379,15 @@ impl Op {
         (self.is_sampled, self.is_special) = (is_sampled, is_sampled);
     }
 
-    /// An attempt's requests are on their way: waits for the votes until then, and not when nobody waits for
-    /// it any more.
+    /// An attempt begins with this claim, and has its votes at this time or when the wait ends, which is returned.
+    /// The rounds of a parked one are one attempt.
     #[inline(always)]
     pub(crate) fn await_votes(&mut self, claim: Id, mut deadline: Instant) -> Instant {
         if let Some(wait_until) = self.asked.wait_until {
             deadline = deadline.min(wait_until);
         }
-        self.tries.count += 1;
+        self.tries.count += u32::from(self.parking.is_none());
+        self.tries.streak = None;
         self.claim = claim;
         self.enter(OpState::Acquiring { deadline });
         deadline

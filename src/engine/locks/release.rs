@@ -15,7 +15,7 @@ use super::claim::{Claim, Counted, Course, NO_RELEASE, Votes};
 use super::leaving::Leaving;
 use super::mode::{send_release, send_rest};
 use super::op::OpState;
-use super::slab::Id;
+use super::slab::{Id, Slab};
 use super::{counting, deny, reports};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
@@ -330,7 +330,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     send_end(core, id, release.owed);
     let (claim, drift) = (core.locks.claims.get(id), core.ground.config.drift);
     if now >= claim.gone_at(drift) && claim.owner.is_none() {
-        forget_claim(&mut core.ground, &mut core.locks, id);
+        forget_claim(&mut core.ground, &mut core.locks.claims, id);
     } else if let Some(at) = claim.release_deadline(now, drift) {
         core.ground.timers.arm(claim_timer(id), at);
     }
@@ -465,20 +465,32 @@ pub(crate) fn release_orphans(core: &mut Core, master: MasterId) {
     }
 }
 
+/// A slot for a new claim. Where all are taken it leaves orphans to their TTL. That makes room: an operation owns
+/// one claim at most, and there are twice as many claims.
+#[inline(always)]
+pub(crate) fn take_claim<'a>(ground: &mut Ground, claims: &'a mut Slab<Claim>) -> (Id, &'a mut Claim) {
+    if claims.is_full() {
+        forget_orphans(ground, claims);
+    }
+    claims.take(|| Claim::blank(ground.now)).expect("there is room")
+}
+
 /// The table is full: leaves the keys of claims that nobody owns to their TTL, so that a master which
 /// does not let go of locks cannot keep the others from granting new ones.
-pub(crate) fn forget_orphans(ground: &mut Ground, locks: &mut Locks) {
-    for id in locks.claims.ids() {
-        if locks.claims.get(id).owner.is_none() {
-            forget_claim(ground, locks, id);
+#[cold]
+#[inline(never)]
+fn forget_orphans(ground: &mut Ground, claims: &mut Slab<Claim>) {
+    for id in claims.ids() {
+        if claims.get(id).owner.is_none() {
+            forget_claim(ground, claims, id);
         }
     }
 }
 
 /// A claim ends before each master has confirmed the release.
-fn forget_claim(ground: &mut Ground, locks: &mut Locks, id: Id) {
-    ground.stats.orphans += u64::from(locks.claims.get(id).may_be_left());
-    locks.claims.free(id);
+fn forget_claim(ground: &mut Ground, claims: &mut Slab<Claim>, id: Id) {
+    ground.stats.orphans += u64::from(claims.get(id).may_be_left());
+    claims.free(id);
 }
 
 /// Another process than before answered for a master.

@@ -523,12 +523,7 @@ impl Fleet {
     /// full.
     #[cold]
     #[inline(never)]
-    pub(crate) fn fail_unasked(&mut self, claim: &mut Claim) {
-        self.fail_unasked_but(claim, MasterSet::EMPTY);
-    }
-
-    /// Like [`Fleet::fail_unasked`], but skips the masters that were `left` out on purpose.
-    pub(crate) fn fail_unasked_but(&mut self, claim: &mut Claim, left: MasterSet) {
+    pub(crate) fn fail_unasked(&mut self, claim: &mut Claim, left: MasterSet) {
         for master in self.all.without(claim.asked).without(left).iter() {
             claim.record(master, Vote::Failed(self.why_unasked(master)));
             self.link_mut(master).stats.unanswered += 1;

@@ -14,6 +14,7 @@ use crate::engine::locks::kind::{AttemptAnswer, Tag};
 use crate::engine::locks::slab::Id;
 use crate::lock::command::answer::{ReleaseAnswer, WrongShape};
 use crate::lock::command::park::ParkAnswer;
+use crate::lock::command::scripts::Script;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, HolderTtl, MasterSet, Vote};
 use crate::resp::Reply;
@@ -192,6 +193,14 @@ impl Owed {
                 Self::Round { verb, tag, form: Form::Whole, number, id }
             }
             other => other,
+        }
+    }
+
+    /// The request with this part of its script.
+    pub(crate) const fn with(self, script: Script) -> Self {
+        match script {
+            Script::Sha => self,
+            Script::Text => self.whole(),
         }
     }
 

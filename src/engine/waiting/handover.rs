@@ -25,7 +25,7 @@
 //!
 //! A hand-over that gives B no quorum is a failed attempt of B as any other (`acquire.rs`, `fail`).
 //!
-//! `answers.rs` takes the answer to a swap; `script.rs` sends one again that a master did not know.
+//! `attempt.rs` sends the swap, and `answers.rs` takes the answer to it.
 //!
 //! # Others get their turn
 //!
@@ -41,20 +41,14 @@ use super::{accounting, turns};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
-use crate::engine::locks::claim::Claim;
-use crate::engine::locks::kind::Tag;
+use crate::engine::locks::attempt::{self, By};
+use crate::engine::locks::counting;
 use crate::engine::locks::op::{HandoverStreak, Held, OpState};
 use crate::engine::locks::slab::Id;
-use crate::engine::locks::{counting, mode};
-use crate::engine::masters::Masters;
 use crate::engine::masters::fleet::Fleet;
-use crate::engine::masters::owed::{Owed, Verb};
-use crate::engine::timers::{claim_timer, op_timer};
 use crate::limits;
-use crate::lock::command;
+use crate::lock::Vote;
 use crate::lock::command::answer::ReleaseAnswer;
-use crate::lock::command::scripts::Script;
-use crate::lock::{MasterSet, Token, Vote};
 
 /// A lock is given up for which others of this engine wait: hands it over to the next one. If that cannot be,
 /// it leaves the queue and is released.
@@ -78,8 +72,10 @@ pub(crate) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
         locks.claims.get_mut(claim_id).owner = None;
         locks.ops.free(id);
     }
-    hand_over(core, claim_id, successor, streak);
-    Step::Decide(successor)
+    ground.stats.hand_overs += 1;
+    let step = attempt::begin(core, successor, By::Swap(claim_id), None);
+    core.locks.ops.get_mut(successor).tries.streak = Some(streak);
+    step
 }
 
 /// The next in the queue, if the lock can and may be handed over to it.
@@ -111,50 +107,6 @@ fn turn_time(ground: &Ground, locks: &Locks, id: Id) -> Duration {
     let Some(held) = op.held() else { return Duration::ZERO };
     let streak = op.streak(held.since);
     ((ground.now - streak.since) / (streak.count + 1)).min(ground.config.retry_delay_max)
-}
-
-/// Hands the lock of a claim that is given up over to an operation that waits for it. A usable master that
-/// may hold the key is sent the swap, another one a `SET`. A swap without room is made up for by a release
-/// once there is some, or when the answers are due.
-fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
-    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let now = ground.now;
-    let op = locks.ops.get_mut(successor);
-    let (claim_id, claim) =
-        locks.claims.take(|| Claim::blank(now)).expect("without room there would be no successor");
-    let ttl = op.asked.ttl;
-    let limit = ground.terms.fit(ttl, fleet.round_trip_limit, &ground.config).answer_limit;
-    claim.begin(now, successor, Token::random(&mut ground.rng), ttl, limit);
-    claim.entry.set_key(&op.key, &claim.token);
-    op.add_label(claim);
-    let (old, new) = (locks.claims.get(from), locks.claims.get(claim_id));
-    let (holders, usable) = (old.holders(), fleet.usable);
-    let owed = Owed::round(Verb::Swap, Tag::Plain, from.index, claim_id);
-    let to = holders.intersection(usable);
-    // Where the old token was parked its entry goes, too: it would be served behind this lock.
-    let parked = old.parked.as_ref().map_or(MasterSet::EMPTY, |parked| parked.masters).intersection(to);
-    let swapped = fleet.send_compared(to.without(parked), owed, |out, by| {
-        command::encode_swap(out, by, &old.entry, &new.entry, ttl);
-    });
-    let owed = Owed::round(Verb::Swap, Tag::Parked, from.index, claim_id);
-    let swapped = swapped.union(mode::send_parked_swap(fleet, parked, owed, old, new, ttl, Script::Sha));
-    let owed = Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id);
-    let terms = ground.terms.fit(ttl, fleet.round_trip_limit, &ground.config);
-    let asked = fleet.queue(usable.without(holders), owed, |out| {
-        command::encode_acquire(out, &new.entry, &terms.tail);
-    });
-    let released = mode::send_release(fleet, holders.without(usable), from, old);
-    let old = locks.claims.get_mut(from);
-    old.begin_handover(now, claim_id, swapped, released);
-    ground.timers.arm(claim_timer(from), now + old.answer_limit);
-    let new = locks.claims.get_mut(claim_id);
-    new.asked = swapped.union(asked);
-    let op = locks.ops.get_mut(successor);
-    let deadline = op.await_votes(claim_id, now + new.answer_limit);
-    op.tries.streak = Some(streak);
-    ground.stats.hand_overs += 1;
-    ground.timers.arm(op_timer(successor), deadline);
-    fleet.fail_unasked(new);
 }
 
 /// The answer to the release of a claim that is handed over, by the answer to a swap, which is a vote.

@@ -56,8 +56,6 @@ pub(crate) struct Parking {
 /// A round of a parked acquisition.
 #[derive(Debug)]
 pub(crate) struct Parked {
-    /// The acquisition.
-    pub(crate) op: Id,
     /// Masters that were sent the park, where its entry may stand or its key.
     pub(crate) masters: MasterSet,
     /// The place in the queues that it asks for; a handle does not know it.
@@ -78,13 +76,12 @@ pub(crate) struct Parked {
 
 impl Parked {
     /// In the memory of another one that is over, if there is one.
-    pub(crate) fn new(now: Instant, op: Id, ticket_us: Option<u64>, over: Option<&mut Self>) -> Self {
+    pub(crate) fn new(now: Instant, ticket_us: Option<u64>, over: Option<&mut Self>) -> Self {
         let (mut at_us, mut replaced) =
             over.map(|over| (take(&mut over.at_us), take(&mut over.replaced))).unwrap_or_default();
         at_us.clear();
         replaced.clear();
         Self {
-            op,
             masters: MasterSet::EMPTY,
             ticket_us,
             at_us,

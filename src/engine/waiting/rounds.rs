@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!             park (old token → new token)           a quorum of grants
-//!  begin ──────────────────────────────► Parked ─────────────────────────► Held
+//!  begin ──────────────────────────────► parked ─────────────────────────► Held
 //!    ▲                                    │   ▲ │ too few masters answer
 //!    └── rung, a heartbeat, a part of ────┘   │ └────────────────────────► Waiting: polls for a while
 //!        the lock, a master that is back      └── answers: waiting
@@ -43,26 +43,27 @@ use super::parking::{Event, Parked, Parking};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
-use crate::engine::locks::claim::{Claim, Course};
+use crate::engine::locks::claim::Claim;
 use crate::engine::locks::fence;
 use crate::engine::locks::kind::Tag;
 use crate::engine::locks::mode::{self, ModeState};
-use crate::engine::locks::op::{Cause, Op, OpState};
+use crate::engine::locks::op::{Cause, Op};
 use crate::engine::locks::slab::{Id, Slab};
 use crate::engine::locks::{hold, release};
 use crate::engine::masters::Masters;
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Verb};
-use crate::engine::timers::{claim_timer, op_timer};
+use crate::engine::timers::claim_timer;
 use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::park::{self, Looked, Park, ParkAnswer};
 use crate::lock::command::scripts::Script;
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote, whole_ms, whole_us};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote, whole_ms, whole_us};
 
-/// Whether an acquisition that is to park does so now: enough masters can.
+/// Whether an acquisition that is to park does so now, or goes on so: enough masters can.
 pub(crate) fn parks(ground: &Ground, fleet: &Fleet, op: &Op) -> bool {
-    op.tries.polls_until.is_none_or(|until| until <= ground.now) && fleet.can_park()
+    let polls = op.tries.polls_until.is_some_and(|until| ground.now < until);
+    op.parking.is_some() || (!polls && fleet.can_park())
 }
 
 /// Whether an acquisition parks behind its attempt, which others refused.
@@ -78,23 +79,12 @@ pub(crate) fn follows(core: &mut Core, id: Id) -> bool {
     follows
 }
 
-/// Begins the next round, or the first one.
-pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
+/// Begins the next round, or the first one, behind the claim of the attempt before. Returns the masters that it
+/// leaves out on purpose.
+pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let now = ground.now;
-    if locks.claims.is_full() {
-        // That makes room: an operation owns one claim at most, and there are twice as many claims.
-        release::forget_orphans(ground, locks);
-    }
-    let op = locks.ops.get_mut(id);
-    let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
-    let limit = ground.terms.fit(op.asked.ttl, fleet.round_trip_limit, &ground.config).answer_limit;
-    claim.begin(now, id, Token::random(&mut ground.rng), op.asked.ttl, limit);
-    claim.entry.set_key(&op.key, &claim.token);
-    op.add_label(claim);
-    claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
-    claim.course = Course::Scripted(id);
-    let before = op.claim;
+    let (now, op) = (ground.now, locks.ops.get_mut(id));
+    let limit = locks.claims.get(op.claim).answer_limit;
     let old = locks.claims.find_mut(before).filter(|claim| claim.owner == Some(id));
     let (mut part, mut held_by_old) = (MasterSet::EMPTY, MasterSet::EMPTY);
     let has_old = old.is_some();
@@ -104,43 +94,33 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
         old.begin_release(now, held_by_old, MasterSet::EMPTY);
         ground.timers.arm(claim_timer(before), now + limit);
     }
-    if op.parking.is_none() {
+    if let Some(parking) = op.parking.as_mut() {
+        let is_waiting = parking.waiting.has(fleet.quorum);
+        parking.give_back(part, is_waiting);
+    } else {
         let ticket_us = fleet.masters_us(op.asked.submitted);
         op.parking.put(|over| Parking::new(now, fleet.count(), ticket_us, &mut ground.rng, over));
         op.parking_mut().note_attempt(held_by_old, before);
-        op.tries.count += 1;
-    } else {
-        let parking = op.parking_mut();
-        let is_waiting = parking.waiting.has(fleet.quorum);
-        parking.give_back(part, is_waiting);
     }
     let (waits, ttl) = (op.asked.wait_until.is_some(), op.asked.ttl);
     let parking = op.parking_mut();
     parking.begin_round(now, limit, ttl, waits, &mut ground.rng);
-    op.tries.obstacle.clear();
-    let parking = op.parking_mut();
     let (aside, owing) = (parking.aside, owing(&locks.claims, parking));
     let ticket_us = Some(parking.ticket_us);
-    locks.claims.get_mut(claim_id).parked.put(|over| Parked::new(now, id, ticket_us, over));
-    op.claim = claim_id;
-    op.tries.streak = None;
+    locks.claims.get_mut(op.claim).parked.put(|over| Parked::new(now, ticket_us, over));
+    op.tries.obstacle.clear();
     op.is_noted = true;
-    op.enter(OpState::Parked);
-    let deadline = op.deadline().expect("it is parked");
-    ground.timers.arm(op_timer(id), deadline);
-    for master in fleet.usable.without(owing).without(aside).iter() {
+    let usable = fleet.usable;
+    for master in usable.without(owing).without(aside).iter() {
         send(core, master, id);
     }
     for master in aside.iter() {
         release::end_round(core, master, id);
     }
-    let Core { masters: Masters { fleet, .. }, locks, .. } = core;
     if has_old {
-        release::free_if_done(locks, before);
+        release::free_if_done(&mut core.locks, before);
     }
-    let claim = locks.claims.get_mut(claim_id);
-    fleet.fail_unasked_but(claim, owing.intersection(fleet.usable).union(aside));
-    Step::Decide(id)
+    owing.intersection(usable).union(aside)
 }
 
 /// Masters that owe an answer to the last park that they were sent.
@@ -240,14 +220,12 @@ pub(crate) fn send_again(
     claim_id: Id,
     script: Script,
 ) -> MasterSet {
-    let claim = locks.claims.get(claim_id);
-    let parked = claim.parked.as_ref().expect("it is parked");
-    let is_running = locks.ops.find(parked.op).is_some_and(|op| op.claim == claim_id && op.parking.is_some());
-    if !is_running {
+    let claim = locks.claims.get_mut(claim_id);
+    let Some(id) = claim.owner.filter(|id| locks.ops.get(*id).parking.is_some()) else {
         return MasterSet::EMPTY;
-    }
-    let (op, before) = (parked.op, parked.replaced(master).unwrap_or(Id::NOBODY));
-    let sent = encode(ground, fleet, locks, master, owed, op, before, script);
+    };
+    let before = claim.parked_mut().replaced(master).unwrap_or(Id::NOBODY);
+    let sent = encode(ground, fleet, locks, master, owed, id, before, script);
     let claim = locks.claims.get_mut(claim_id);
     claim.note_sent(ground.now);
     claim.parked_mut().note_sent(ground.now, master, None);
@@ -275,16 +253,8 @@ fn attempt(core: &mut Core, master: MasterId, id: Id) {
     let op = locks.ops.get_mut(id);
     let claim_id = op.claim;
     let claim = locks.claims.get(claim_id);
-    let sent = if claim.kind.tag() == Tag::Plain {
-        // Another lock's may have been sent since the round began.
-        let terms = ground.terms.fit(op.asked.ttl, fleet.round_trip_limit, &ground.config);
-        fleet.queue(only, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
-            crate::lock::command::encode_acquire(out, &claim.entry, &terms.tail);
-        })
-    } else {
-        let owed = Owed::round(Verb::Acquire, claim.kind.tag(), 0, claim_id);
-        mode::send_attempt(fleet, only, owed, claim, op.asked.ttl.as_millis(), Script::Sha)
-    };
+    let owed = Owed::round(Verb::Acquire, claim.kind.tag(), 0, claim_id);
+    let sent = mode::send_attempt(fleet, only, owed, claim, op.asked.ttl.as_millis(), Script::Sha);
     op.parking_mut().note_sent(master, claim_id);
     let claim = locks.claims.get_mut(claim_id);
     claim.asked = claim.asked.union(sent);
@@ -305,8 +275,9 @@ pub(crate) enum Heard {
 pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAnswer) -> Heard {
     let now = core.ground.now;
     let Some(claim) = core.locks.claims.find_mut(claim_id) else { return Heard::Then(Step::Done) };
+    let attempter = claim.attempter();
     let parked = claim.parked_mut();
-    let (id, replaced) = (parked.op, parked.take_replaced(master));
+    let replaced = parked.take_replaced(master);
     parked.owing.remove(master);
     if let ParkAnswer::Granted(seen) | ParkAnswer::Own(seen) | ParkAnswer::Waiting(seen, _) = &answer {
         if !parked.note_at(master, seen.ticket_us)
@@ -330,7 +301,8 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
     if let ParkAnswer::Failed(failure) = &answer {
         core.masters.fleet.note_park_refused(master, failure);
     }
-    if let Some(op) = core.locks.ops.find(id)
+    if let Some(id) = attempter
+        && let Some(op) = core.locks.ops.find(id)
         && op.parking.is_some()
         && op.claim != claim_id
     {
@@ -477,7 +449,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
         }
         Event::Round => {
             op.parking_mut().note_in_time();
-            Step::Park(id)
+            Step::Begin(id)
         }
         Event::Look => {
             let parking = op.parking_mut();
@@ -521,11 +493,8 @@ pub(crate) fn note_lost(locks: &mut Locks, master: MasterId) {
 pub(crate) fn rejoin(core: &mut Core, master: MasterId) {
     for id in core.locks.ops.ids() {
         let op = core.locks.ops.get_mut(id);
-        if !matches!(op.state(), OpState::Parked) {
-            continue;
-        }
+        let Some(parking) = op.parking.as_ref() else { continue };
         let claim = core.locks.claims.get(op.claim);
-        let parking = op.parking();
         if owing(&core.locks.claims, parking).contains(master) || parking.waiting.contains(master) {
             continue;
         }

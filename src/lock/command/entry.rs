@@ -92,9 +92,14 @@ impl AcquireTail {
 
     pub(crate) fn set(&mut self, ttl_ms: u64) {
         self.0.clear();
-        self.0.extend_from_slice(NX_PX);
-        encode_decimal_bulk(&mut self.0, ttl_ms);
+        encode_tail(&mut self.0, ttl_ms);
     }
+}
+
+/// `NX PX ttl`
+pub(super) fn encode_tail(out: &mut Vec<u8>, ttl_ms: u64) {
+    out.extend_from_slice(NX_PX);
+    encode_decimal_bulk(out, ttl_ms);
 }
 
 /// Encodes another key of a lock, such as its queue, with the lock's prefix and name.

@@ -18,7 +18,9 @@ impl Locks {
     pub(super) fn kept_votes(&self, id: Id) -> MasterSet {
         let op = self.ops.get(id);
         match (&op.mode, self.claims.find(op.claim)) {
-            (ModeState::Fenced(_), Some(before)) if matches!(op.state(), OpState::Acquiring { .. }) => {
+            (ModeState::Fenced(_), Some(before))
+                if matches!(op.state(), OpState::Acquiring { .. }) && op.parking.is_none() =>
+            {
                 before.tally.granted
             }
             _ => MasterSet::EMPTY,
