@@ -355,11 +355,8 @@ impl Engine {
                 OpState::Acquiring { .. } if op.parking.is_some() => rounds::handle_timeout(core, id),
                 OpState::Acquiring { .. } => acquire::miss(core, id),
                 OpState::Asking { .. } => Step::Deny(id),
-                OpState::Waiting { .. } => {
-                    turns::end_pause(&mut core.ground, &core.masters.fleet, &mut core.locks, id)
-                }
-                OpState::Queued { .. } => {
-                    turns::end_queuing(&mut core.ground, &core.masters.fleet, &mut core.locks, id)
+                OpState::Waiting { .. } | OpState::Queued { .. } => {
+                    turns::handle_timeout(&mut core.ground, &core.masters.fleet, &mut core.locks, id)
                 }
                 OpState::Held(_) => {
                     hold::handle_timeout(core, id);

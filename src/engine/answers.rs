@@ -90,7 +90,7 @@ impl Engine {
             handled_count += 1;
             // The claim may have ended since.
             let Some(claim) = core.locks.claims.find(id) else { continue };
-            match claim.owner {
+            match claim.owner() {
                 Some(op) if claim.release.is_none() => {
                     let step = acquire::decide(core, op);
                     self.perform_rare(step);

@@ -138,7 +138,7 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote)
         return Step::Done;
     };
     claim.record(master, vote);
-    claim.owner.map_or(Step::Done, Step::Decide)
+    claim.owner().map_or(Step::Done, Step::Decide)
 }
 
 /// The answer to an attempt that has a script: a vote, and more than one.
@@ -146,7 +146,7 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote)
 pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: AttemptAnswer) -> Step {
     let (now, locks) = (core.ground.now, &mut core.locks);
     let Some(claim) = locks.claims.find_mut(id) else { return Step::Done };
-    let op = claim.attempter().and_then(|id| locks.ops.find_mut(id));
+    let op = locks.ops.find_mut(claim.op);
     let op = op.map(|op| Learner { now, mode: &mut op.mode, obstacle: &mut op.tries.obstacle });
     match mode::vote(answer, master, claim, op) {
         Some(vote) => handle_vote(core, master, id, vote),

@@ -111,7 +111,7 @@ fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: b
     op.claim = claim_id;
     op.enter(OpState::Releasing);
     if !awaited {
-        claim.owner = None;
+        claim.is_owned = false;
         locks.ops.free(id);
     } else if sent.is_empty() {
         release::settle(core, claim_id);

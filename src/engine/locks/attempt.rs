@@ -10,7 +10,7 @@
 //! Each is a new claim with a new token (I6). Its start is read before any byte with the token is queued (I1).
 
 use super::Locks;
-use super::claim::{Claim, Course};
+use super::claim::Claim;
 use super::kind::Tag;
 use super::slab::Id;
 use super::{mode, release};
@@ -109,7 +109,6 @@ fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
     match by {
         By::Set => {
             claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
-            claim.course = Course::Scripted(id);
             if op.parks && rounds::parks(ground, fleet, op) {
                 let left = rounds::begin(core, id, before);
                 return await_votes(core, id, false, left);
@@ -186,7 +185,7 @@ pub(crate) fn send_again(
     let (only, none) = (MasterSet::only(master), MasterSet::EMPTY);
     let Owed::Round { verb, tag, number, id, .. } = owed else { return none };
     let claim = locks.claims.find(id).filter(|claim| claim.release.is_none());
-    let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else { return none };
+    let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner()?))) else { return none };
     let op = locks.ops.get(owner);
     let ttl = op.asked.ttl;
     let sent = if verb == Verb::Swap {

@@ -28,8 +28,10 @@ pub(crate) struct Claim {
     sent: SentTtls,
     /// How long each round waits for answers.
     pub(crate) answer_limit: Duration,
-    /// The operation that gets to know what happens to this claim.
-    pub(crate) owner: Option<Id>,
+    /// The operation whose attempt it is or was.
+    pub(crate) op: Id,
+    /// Whether that operation gets to know what happens to this claim.
+    pub(crate) is_owned: bool,
     /// In one place, for the size of a claim.
     pub(crate) course: Course,
     /// Masters that were sent the `SET`.
@@ -75,10 +77,8 @@ pub(crate) const NO_RELEASE: &str = "the release has begun";
 /// How far a claim is, as far as something is to be known of it.
 #[derive(Debug)]
 pub(crate) enum Course {
-    /// It is attempted with a native command, held or released.
+    /// It is attempted, held or released.
     Attempt,
-    /// The same; the answers tell more than votes to this operation.
-    Scripted(Id),
     /// The lock was handed over to the claim with this id.
     HandedOver(Id),
     /// The lock is left for a time.
@@ -123,7 +123,8 @@ impl Claim {
             started: now,
             sent: SentTtls { last_at: now, longest_ms: 0, shortest_ms: u32::MAX },
             answer_limit: Duration::ZERO,
-            owner: None,
+            op: Id::NOBODY,
+            is_owned: false,
             course: Course::Attempt,
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
@@ -138,7 +139,7 @@ impl Claim {
 
     /// Starts anew in the memory of the slot's last claim. The entry is left to be set.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, now: Instant, op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
+    pub(crate) fn begin(&mut self, now: Instant, new_op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
         // Taken apart, so that a new field cannot be forgotten here.
         let Self {
             entry: _,
@@ -147,7 +148,8 @@ impl Claim {
             started,
             sent,
             answer_limit,
-            owner,
+            op,
+            is_owned,
             course,
             asked,
             tally,
@@ -158,7 +160,8 @@ impl Claim {
             doubts,
             parked,
         } = self;
-        (*owner, *token, *kind, *started, *answer_limit) = (Some(op), new_token, Kind::Plain, now, limit);
+        (*op, *is_owned, *token, *kind) = (new_op, true, new_token, Kind::Plain);
+        (*started, *answer_limit) = (now, limit);
         *sent = SentTtls { last_at: now, longest_ms: whole_ms(ttl), shortest_ms: u32::MAX };
         (*asked, *tally, *votes) = (MasterSet::EMPTY, Tally::default(), Votes::Decide);
         *doubts = Doubts::NONE;
@@ -170,12 +173,10 @@ impl Claim {
         forget(failures);
     }
 
-    /// The operation that learns more from the answers than votes, also once it does not own this claim.
-    pub(crate) const fn attempter(&self) -> Option<Id> {
-        match self.course {
-            Course::Scripted(id) => Some(id),
-            Course::Attempt | Course::HandedOver(_) | Course::Left(_) => None,
-        }
+    /// The operation that gets to know what happens to this claim.
+    #[inline(always)]
+    pub(crate) const fn owner(&self) -> Option<Id> {
+        if self.is_owned { Some(self.op) } else { None }
     }
 
     /// Records that an extension to this TTL is being sent now.
@@ -250,7 +251,7 @@ impl Claim {
     pub(crate) const fn leaving(&self) -> Option<&Leaving> {
         match &self.course {
             Course::Left(leaving) => Some(leaving),
-            Course::Attempt | Course::Scripted(_) | Course::HandedOver(_) => None,
+            Course::Attempt | Course::HandedOver(_) => None,
         }
     }
 
@@ -273,7 +274,7 @@ impl Claim {
     pub(crate) fn next_rest(&mut self, now: Instant, config: &Config) -> Option<Ttl> {
         match &mut self.course {
             Course::Left(leaving) => leaving.send(now, self.answer_limit, config),
-            Course::Attempt | Course::Scripted(_) | Course::HandedOver(_) => None,
+            Course::Attempt | Course::HandedOver(_) => None,
         }
     }
 
@@ -376,7 +377,7 @@ impl Claim {
 
     /// Whether nobody owns it, and no master may hold its key.
     pub(crate) fn is_done(&self) -> bool {
-        self.owner.is_none() && self.release.is_some_and(|release| release.owed.is_empty())
+        !self.is_owned && self.release.is_some_and(|release| release.owed.is_empty())
     }
 
     /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there
@@ -441,9 +442,9 @@ impl Claim {
         release.sent.remove(master);
         release.owed = release.owed.without(MasterSet::only(master).without(release.unproven));
         release.deleted.insert(master);
-        match self.owner {
-            Some(_) if release.has_decided(quorum) => Counted::Decides,
-            None if release.owed.is_empty() => Counted::Done,
+        match self.is_owned {
+            true if release.has_decided(quorum) => Counted::Decides,
+            false if release.owed.is_empty() => Counted::Done,
             _ => Counted::Open,
         }
     }

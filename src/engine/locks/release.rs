@@ -73,7 +73,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
         return stop_waiting(core, id, awaited);
     }
     let claim_id = op.claim;
-    let Some(claim) = locks.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
+    let Some(claim) = locks.claims.find_mut(claim_id).filter(|claim| claim.owner() == Some(id)) else {
         return stop_waiting(core, id, awaited);
     };
     if !locks.queues.leave_if_alone(id.index) {
@@ -90,7 +90,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
     if awaited {
         op.enter(OpState::Releasing);
     } else {
-        claim.owner = None;
+        claim.is_owned = false;
         locks.ops.free(id);
     }
     let is_under_way = release_claim(core, due, claim_id);
@@ -107,7 +107,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
 fn stop_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
     leave_rounds(core, id);
     let op = core.locks.ops.get(id);
-    if core.locks.claims.find(op.claim).is_some_and(|claim| claim.owner == Some(id)) {
+    if core.locks.claims.find(op.claim).is_some_and(|claim| claim.owner() == Some(id)) {
         return Step::Release { id, awaited };
     }
     core.ground.stats.abandoned += u64::from(!matches!(op.state(), OpState::Query));
@@ -121,7 +121,7 @@ fn stop_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
 #[inline(never)]
 pub(crate) fn release_attempt(core: &mut Core, id: Id) {
     let claim = core.locks.claims.get_mut(id);
-    claim.owner = None;
+    claim.is_owned = false;
     let due = core.ground.now + claim.answer_limit;
     release_claim(core, due, id);
 }
@@ -292,10 +292,7 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: R
         ReleaseAnswer::Failed(failure) => claim.failures.push((master, failure)),
     }
     release.sent.remove(master);
-    match claim.owner {
-        Some(_) => check(core, id),
-        None => free_if_done(&mut core.locks, id),
-    }
+    if claim.is_owned { check(core, id) } else { free_if_done(&mut core.locks, id) }
 }
 
 /// Something may be due for a claim whose release is under way: notes masters that have not answered in
@@ -305,10 +302,10 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     let claim = core.locks.claims.get(id);
     // Without one the deadline is of the claim before in this slot.
     let Some(release) = claim.release else { return };
-    let (limit, owner) = (claim.answer_limit, claim.owner);
+    let (limit, is_owned) = (claim.answer_limit, claim.is_owned);
     let mut due = release.started + limit;
     let may_be_there = now < claim.gone_at(core.ground.config.drift);
-    if now >= due && owner.is_some() && may_be_there && claim.leaving().is_none() {
+    if now >= due && is_owned && may_be_there && claim.leaving().is_none() {
         // A master that answers what came before is not late.
         let backlog = core.masters.fleet.backlog(now, release.owed, limit);
         if !backlog.is_zero() {
@@ -322,14 +319,14 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
         core.masters.fleet.note_missed(&mut core.ground, master, limit);
     }
     // Nor does the caller wait any longer.
-    if owner.is_some() {
+    if is_owned {
         settle(core, id);
     }
     // The claim may have ended with its operation.
     let Some(release) = core.locks.claims.find(id).and_then(|claim| claim.release) else { return };
     send_end(core, id, release.owed);
     let (claim, drift) = (core.locks.claims.get(id), core.ground.config.drift);
-    if now >= claim.gone_at(drift) && claim.owner.is_none() {
+    if now >= claim.gone_at(drift) && !claim.is_owned {
         forget_claim(&mut core.ground, &mut core.locks.claims, id);
     } else if let Some(at) = claim.release_deadline(now, drift) {
         core.ground.timers.arm(claim_timer(id), at);
@@ -348,7 +345,8 @@ pub(crate) fn check(core: &mut Core, claim_id: Id) {
 /// goes on without the caller.
 pub(crate) fn settle(core: &mut Core, claim_id: Id) {
     let claim = core.locks.claims.get_mut(claim_id);
-    let id = claim.owner.take().expect("the release is awaited");
+    let id = claim.owner().expect("the release is awaited");
+    claim.is_owned = false;
     let is_left = claim.leaving().is_some();
     let release = claim.release_mut();
     let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
@@ -452,7 +450,7 @@ pub(crate) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<
     let locks = &mut core.locks;
     let claim = locks.claims.find_mut(id).filter(|claim| claim.asked.contains(master))?;
     claim.note_stray(master);
-    claim.owner
+    claim.owner()
 }
 
 /// A link is ready, or has room again: sends what claims still owe there, before anything else.
@@ -481,7 +479,7 @@ pub(crate) fn take_claim<'a>(ground: &mut Ground, claims: &'a mut Slab<Claim>) -
 #[inline(never)]
 fn forget_orphans(ground: &mut Ground, claims: &mut Slab<Claim>) {
     for id in claims.ids() {
-        if claims.get(id).owner.is_none() {
+        if !claims.get(id).is_owned {
             forget_claim(ground, claims, id);
         }
     }

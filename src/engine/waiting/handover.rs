@@ -69,7 +69,7 @@ pub(crate) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
     if awaited {
         op.enter(OpState::Releasing);
     } else {
-        locks.claims.get_mut(claim_id).owner = None;
+        locks.claims.get_mut(claim_id).is_owned = false;
         locks.ops.free(id);
     }
     ground.stats.hand_overs += 1;

@@ -85,12 +85,12 @@ pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let (now, op) = (ground.now, locks.ops.get_mut(id));
     let limit = locks.claims.get(op.claim).answer_limit;
-    let old = locks.claims.find_mut(before).filter(|claim| claim.owner == Some(id));
+    let old = locks.claims.find_mut(before).filter(|claim| claim.owner() == Some(id));
     let (mut part, mut held_by_old) = (MasterSet::EMPTY, MasterSet::EMPTY);
     let has_old = old.is_some();
     if let Some(old) = old {
         (part, held_by_old) = (old.tally.granted, old.holders());
-        old.owner = None;
+        old.is_owned = false;
         old.begin_release(now, held_by_old, MasterSet::EMPTY);
         ground.timers.arm(claim_timer(before), now + limit);
     }
@@ -221,7 +221,7 @@ pub(crate) fn send_again(
     script: Script,
 ) -> MasterSet {
     let claim = locks.claims.get_mut(claim_id);
-    let Some(id) = claim.owner.filter(|id| locks.ops.get(*id).parking.is_some()) else {
+    let Some(id) = claim.owner().filter(|id| locks.ops.get(*id).parking.is_some()) else {
         return MasterSet::EMPTY;
     };
     let before = claim.parked_mut().replaced(master).unwrap_or(Id::NOBODY);
@@ -275,7 +275,7 @@ pub(crate) enum Heard {
 pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAnswer) -> Heard {
     let now = core.ground.now;
     let Some(claim) = core.locks.claims.find_mut(claim_id) else { return Heard::Then(Step::Done) };
-    let attempter = claim.attempter();
+    let id = claim.op;
     let parked = claim.parked_mut();
     let replaced = parked.take_replaced(master);
     parked.owing.remove(master);
@@ -301,8 +301,7 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
     if let ParkAnswer::Failed(failure) = &answer {
         core.masters.fleet.note_park_refused(master, failure);
     }
-    if let Some(id) = attempter
-        && let Some(op) = core.locks.ops.find(id)
+    if let Some(op) = core.locks.ops.find(id)
         && op.parking.is_some()
         && op.claim != claim_id
     {
@@ -323,7 +322,7 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
     Heard::Vote(match answer {
         ParkAnswer::Granted(_) => {
             if let Some(parking) =
-                claim.owner.and_then(|owner| core.locks.ops.get_mut(owner).parking.as_mut())
+                claim.owner().and_then(|owner| core.locks.ops.get_mut(owner).parking.as_mut())
             {
                 parking.note_granted(master);
             }
@@ -333,14 +332,14 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
         ParkAnswer::Failed(failure) => {
             // The lock may be held without this master, which gets the key by a `SET` then, once its entry
             // cannot be served there any more.
-            if let Some(owner) = claim.owner {
+            if let Some(owner) = claim.owner() {
                 hold::repair_op(core, master, owner);
             }
             Vote::Failed(failure)
         }
         ParkAnswer::Waiting(_, waiting) => {
             core.masters.fleet.link_mut(master).stats.count_vote(&Vote::Refused { holder: waiting.holder });
-            let Some(owner) = claim.owner else { return Heard::Then(Step::Done) };
+            let Some(owner) = claim.owner() else { return Heard::Then(Step::Done) };
             // It may have been late.
             claim.tally.failed.remove(master);
             let op = core.locks.ops.get_mut(owner);
@@ -372,7 +371,7 @@ pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> b
     if !is_parked || is_lost {
         return false;
     }
-    if let Some(op) = claim.owner.and_then(|owner| core.locks.ops.find_mut(owner))
+    if let Some(op) = claim.owner().and_then(|owner| core.locks.ops.find_mut(owner))
         && let Some(parking) = op.parking.as_mut()
     {
         parking.note_granted(master);
@@ -385,7 +384,7 @@ pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> b
 /// A master rings for a round. If the lock is held by now, it has the key by a `SET`.
 pub(crate) fn handle_ring(core: &mut Core, master: MasterId, claim_id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner) else { return Step::Done };
+    let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner()) else { return Step::Done };
     let Some(op) = locks.ops.find_mut(id).filter(|op| op.claim == claim_id) else { return Step::Done };
     let Some(parking) = op.parking.as_mut() else {
         // One that was never parked is not rung.
@@ -469,7 +468,7 @@ pub(crate) fn handle_look(core: &mut Core, master: MasterId, claim_id: Id, looke
         release::serve_on(core, master, claim_id);
     }
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner) else { return };
+    let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner()) else { return };
     let Some(parking) = locks.ops.find_mut(id).and_then(|op| op.parking.as_mut()) else { return };
     if parking.note_value(ground.now, master, looked.digest) {
         parking.hasten_look(ground.now, fleet.round_trip(), &mut ground.rng);

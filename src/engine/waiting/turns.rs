@@ -10,7 +10,7 @@
 //!               nobody there                      votes
 //!  enqueue ────────────────► Acquiring ◄───────────────────────► Waiting (a pause; still the first waiter)
 //!       │ others before it       ▲  │ quorum                        │ a local holder came meanwhile
-//!       ▼          take_turn     │  ▼                               │
+//!       ▼          its turn      │  ▼                               │
 //!    Queued ─────────────────────┘ Held ── released ──────────────► │
 //!       ▲ Later, AfterHolder, At       handed over to the next, or the next one's turn comes At a time
 //!       └───────────────────────────────────────────────────────────┘
@@ -142,42 +142,27 @@ fn tend_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, head: u32, 
     locks.arm(ground, first);
 }
 
-/// The pause between two attempts is over: makes the next one, unless the whole wait has passed
-/// meanwhile, as it may when this process was stopped.
-pub(crate) fn end_pause(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
-    if locks.ops.get(id).asked.wait_until.is_some_and(|until| until <= ground.now) {
-        Step::Deny(id)
-    } else {
-        take_turn(ground, fleet, locks, id)
-    }
-}
-
-/// Something is due for an operation in the queue: its turn, or the end of its wait.
-pub(crate) fn end_queuing(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
-    let op = locks.ops.get(id);
-    let OpState::Queued { turn } = *op.state() else { unreachable!("it waits in a queue") };
-    if op.asked.wait_until.is_some_and(|until| until <= ground.now) {
-        return Step::DenyQueued(id);
-    }
-    match turn {
-        Turn::At(at) if at <= ground.now => take_turn(ground, fleet, locks, id),
-        _ => {
-            let head = locks.queues.ahead(id.index).unwrap_or(id.index);
-            tend_queue(ground, fleet, locks, head, Duration::ZERO);
-            Step::Done
+/// The pause between two attempts is over, or something is due for an operation in the queue: its turn, or the
+/// end of its wait, which a pause may pass too if this process was stopped.
+pub(crate) fn handle_timeout(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
+    let (now, op) = (ground.now, locks.ops.get(id));
+    let ahead = locks.queues.ahead(id.index);
+    match (*op.state(), op.asked.wait_until.is_some_and(|until| until <= now)) {
+        (OpState::Queued { .. }, true) => return Step::DenyQueued(id),
+        (_, true) => return Step::Deny(id),
+        (OpState::Queued { turn }, false) if !matches!(turn, Turn::At(at) if at <= now) => {
+            tend_queue(ground, fleet, locks, ahead.unwrap_or(id.index), Duration::ZERO);
+            return Step::Done;
         }
+        (_, false) => {}
     }
-}
-
-/// The first in the queue asks the masters, unless one that did not wait has the lock by now.
-fn take_turn(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
-    let holder = locks.queues.ahead(id.index).filter(|place| locks.held_until(*place) > Some(ground.now));
-    if let Some(holder) = holder {
+    // The first in the queue asks the masters, unless an acquisition that did not wait has the lock.
+    if let Some(holder) = ahead.filter(|place| locks.held_until(*place) > Some(now)) {
         locks.ops.get_mut(id).enter(OpState::Queued { turn: Turn::Later });
         tend_queue(ground, fleet, locks, holder, Duration::ZERO);
         return Step::Done;
     }
     ground.stats.retries += u64::from(locks.ops.get(id).tries.count > 0);
-    accounting::leave(ground.now, locks, id);
+    accounting::leave(now, locks, id);
     Step::Begin(id)
 }
