@@ -13,6 +13,7 @@ pub(super) mod kind;
 pub(super) mod leave;
 pub(super) mod leaving;
 pub(super) mod mode;
+pub(super) mod next;
 pub(super) mod obstacle;
 pub(super) mod op;
 pub(super) mod release;

@@ -9,11 +9,13 @@ use super::attempt::{self, By};
 use super::claim::Votes;
 use super::kind::AttemptAnswer;
 use super::mode::{self, Learner, ModeState};
+use super::next::{Facts, Next, next};
 use super::op::{Asked, Cause, Denied, Held, Op, OpState};
 use super::slab::Id;
 use super::{counting, hold, release, reports};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
+use crate::engine::masters::Masters;
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Question};
 use crate::engine::queries::DRAINED;
@@ -245,39 +247,70 @@ fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
     Step::Begin(id)
 }
 
-/// Parks behind an attempt that others refused; else releases what it may have left, then plans the next one,
-/// asks for the holder, or ends the operation.
+/// An attempt gave no lock: does what follows.
 pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let now = ground.now;
     if cause == Cause::Contended {
-        accounting::note_refused(core.ground.now, &mut core.locks, id);
-        if rounds::follows(core, id) {
-            return Step::Begin(id);
+        accounting::note_refused(now, locks, id);
+    }
+    let op = locks.ops.get_mut(id);
+    let claim = locks.claims.get(op.claim);
+    let (limit, took) = (claim.answer_limit, now - claim.started);
+    let is_over = op.asked.wait_until.is_none_or(|until| until <= now);
+    op.parks |= cause == Cause::Contended && !is_over;
+    let is_parked = op.parking.is_some();
+    // A round lasts as long as its masters let it wait.
+    let counted = if is_parked { limit.min(took) } else { took };
+    let last_start = pauses::last_start(now, fleet, op, cause, counted);
+    let facts = Facts {
+        can_park: !is_over && !is_parked && !op.has_tried_enough() && rounds::parks(ground, fleet, op),
+        can_retry: last_start.is_some(),
+        is_cut_short: !is_parked && took < limit && is_over && op.asked.wait_until.is_some(),
+        has_failed_before: op.tries.denied.is_some(),
+        has_queued: op.tries.has_queued,
+    };
+    match next(cause, facts) {
+        Next::Park => {
+            ground.stats.retries += 1;
+            Step::Begin(id)
+        }
+        Next::Pause | Next::Deny => end_attempt(core, id, cause, counted, last_start),
+        Next::DenyAsBefore => {
+            release_failed(core, id);
+            Step::Deny(id)
+        }
+        Next::DenyAsQueued => {
+            release_failed(core, id);
+            Step::DenyQueued(id)
         }
     }
-    let op = core.locks.ops.get(id);
-    let is_parked = op.parking.is_some();
-    let claim = core.locks.claims.get(op.claim);
-    let (now, claim_id, started, limit) = (core.ground.now, op.claim, claim.started, claim.answer_limit);
-    let refused = claim.tally.refused;
-    let mut denied = denied(&core.masters.fleet, &core.locks, id, cause, now);
-    // An attempt that had to end with the wait says nothing of its masters: the one before it does.
-    let is_cut_short =
-        !is_parked && now - started < limit && op.asked.wait_until.is_some_and(|until| until <= now);
-    // A round lasts as long as its masters let it wait.
-    let took = if is_parked { limit.min(now - started) } else { now - started };
-    let retry_at = pauses::plan_attempt(core, id, cause, took, denied.report.lacks_rights());
-    accounting::leave(now, &mut core.locks, id);
+}
+
+/// Releases what an attempt that failed may have left.
+fn release_failed(core: &mut Core, id: Id) {
+    accounting::leave(core.ground.now, &mut core.locks, id);
     release::leave_rounds(core, id);
-    core.locks.ops.get_mut(id).take_key(core.locks.claims.get(claim_id));
+    let op = core.locks.ops.get_mut(id);
+    let claim_id = op.claim;
+    op.take_key(core.locks.claims.get(claim_id));
     release::release_attempt(core, claim_id);
+}
+
+/// Ends an attempt that failed and took so long: plans the next one, which starts by `last`, or asks for the holder
+/// before it ends the operation.
+fn end_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration, last: Option<Instant>) -> Step {
+    let now = core.ground.now;
+    let mut denied = denied(&core.masters.fleet, &core.locks, id, cause, now);
+    let lacks_rights = denied.report.lacks_rights();
+    let Core { ground, locks, .. } = &mut *core;
+    let retry_at = last.map(|last| pauses::plan_attempt(ground, locks, id, took, last, lacks_rights));
+    let op = core.locks.ops.get(id);
+    let (is_parked, claim) = (op.parking.is_some(), core.locks.claims.get(op.claim));
+    let (refused, limit) = (claim.tally.refused, claim.answer_limit);
+    release_failed(core, id);
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get_mut(id);
-    if is_cut_short && op.tries.denied.is_some() {
-        return Step::Deny(id);
-    }
-    if is_cut_short && op.tries.has_queued && cause != Cause::Contended {
-        return Step::DenyQueued(id);
-    }
     let is_known = is_parked || op.mode.gather_reports(now, &mut op.tries.obstacle);
     let is_adopted = matches!(op.mode, ModeState::Adopted);
     op.is_noted |= retry_at.is_some();
@@ -293,20 +326,17 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     let op = locks.ops.get_mut(id);
     let is_asking = !denied.asked.is_empty();
     op.tries.denied = Some(Box::new(denied));
-    let Some(retry_at) = retry_at else {
-        if !is_asking {
-            return Step::Deny(id);
+    if let Some(retry_at) = retry_at {
+        op.retry_by(retry_at);
+        if is_known {
+            retry_after_holder(ground, op);
         }
+    } else if is_asking {
         // An attempt that was repeated with another token has taken a part of the time for its answer.
         let until = op.asked.wait_until.unwrap_or(op.asked.submitted + 2 * limit);
-        let deadline = until.min(now + limit);
-        op.enter(OpState::Asking { deadline });
-        locks.arm(ground, id);
-        return Step::Done;
-    };
-    op.retry_by(retry_at);
-    if is_known {
-        retry_after_holder(ground, op);
+        op.enter(OpState::Asking { deadline: until.min(now + limit) });
+    } else {
+        return Step::Deny(id);
     }
     locks.arm(ground, id);
     Step::Done

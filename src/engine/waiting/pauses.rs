@@ -5,33 +5,46 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::brake::Brake;
-use crate::engine::core::Core;
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
-use crate::engine::locks::op::Cause;
+use crate::engine::locks::op::{Cause, Op};
 use crate::engine::locks::slab::Id;
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::link::Link;
 use crate::limits;
 
-/// When an operation tries again after an attempt that failed and took so long; `None` to give up. The pause
-/// is longer if a quorum refused for missing rights.
-pub(crate) fn plan_attempt(
-    core: &mut Core,
-    id: Id,
+/// Latest start of another attempt behind one that failed and took so long, to be answered before the wait ends.
+/// `None` if no attempt may follow.
+pub(crate) fn last_start(
+    now: Instant,
+    fleet: &Fleet,
+    op: &Op,
     cause: Cause,
     took: Duration,
-    lacks_rights: bool,
 ) -> Option<Instant> {
-    let Core { ground, masters, locks } = core;
+    let wait_until = op.asked.wait_until?;
+    let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
+    let is_hopeless = cause == Cause::NoQuorum && is_quarantined_until(fleet, wait_until);
+    (last > now + took && !op.has_tried_enough() && !is_hopeless).then_some(last)
+}
+
+/// Draws the time of the next attempt: after a random delay that is longer than the attempt was and grows. It is
+/// longer if a quorum refused for missing rights.
+pub(crate) fn plan_attempt(
+    ground: &mut Ground,
+    locks: &mut Locks,
+    id: Id,
+    took: Duration,
+    last: Instant,
+    lacks_rights: bool,
+) -> Instant {
     if locks.ops.get(id).parking.is_some() {
         plan_park(ground, locks, id);
     }
-    if cause == Cause::NoQuorum && is_quarantined_beyond_wait(&masters.fleet, locks, id) {
-        return None;
-    }
+    let tries = &locks.ops.get(id).tries;
     let pause_min = if lacks_rights { limits::RIGHTS_PAUSE } else { Duration::ZERO };
-    draw_time(ground, locks, id, took, pause_min)
+    let delay = (pause_min + draw_pause(ground, took, tries.count)).max(tries.braked_for(ground.now));
+    last.min(ground.now + delay)
 }
 
 /// An acquisition loses its place, or gets none: plans when it parks again. Until then it polls; behind a
@@ -50,31 +63,12 @@ fn plan_park(ground: &mut Ground, locks: &mut Locks, id: Id) {
 
 /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can
 /// succeed. One that is not connected may need none when it is back.
-fn is_quarantined_beyond_wait(fleet: &Fleet, locks: &Locks, id: Id) -> bool {
-    let Some(wait_until) = locks.ops.get(id).asked.wait_until else { return false };
+fn is_quarantined_until(fleet: &Fleet, wait_until: Instant) -> bool {
     let is_late = |link: &&Link| {
         link.connection.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until)
     };
     let late_count = fleet.links().filter(is_late).count();
     late_count > fleet.spare()
-}
-
-/// Draws the time of the next attempt: after a random delay that is longer than the attempt was and grows,
-/// and early enough to be answered before the wait ends; `None` if it cannot be.
-fn draw_time(
-    ground: &mut Ground,
-    locks: &Locks,
-    id: Id,
-    took: Duration,
-    pause_min: Duration,
-) -> Option<Instant> {
-    let op = locks.ops.get(id);
-    if op.has_tried_enough() {
-        return None;
-    }
-    let last = op.asked.wait_until?.checked_sub(took.max(Duration::from_millis(1)))?;
-    let delay = (pause_min + draw_pause(ground, took, op.tries.count)).max(op.tries.braked_for(ground.now));
-    (last > ground.now + took).then(|| last.min(ground.now + delay))
 }
 
 /// A random pause after an attempt that took so long, the more of them the longer.

@@ -66,19 +66,6 @@ pub(crate) fn parks(ground: &Ground, fleet: &Fleet, op: &Op) -> bool {
     op.parking.is_some() || (!polls && fleet.can_park())
 }
 
-/// Whether an acquisition parks behind its attempt, which others refused.
-pub(crate) fn follows(core: &mut Core, id: Id) -> bool {
-    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let op = locks.ops.get_mut(id);
-    let waits = op.asked.wait_until.is_some_and(|until| ground.now < until);
-    op.parks |= waits;
-    let follows = waits && op.parking.is_none() && !op.has_tried_enough() && parks(ground, fleet, op);
-    if follows {
-        ground.stats.retries += 1;
-    }
-    follows
-}
-
 /// Begins the next round, or the first one, behind the claim of the attempt before. Returns the masters that it
 /// leaves out on purpose.
 pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
