@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use redlatch::engine::{HandleAct, Request};
 use redlatch::error::Vote;
 use redlatch::status::{MasterState, Warning};
 use redlatch::{ConfigBuilder, Event, Options, Quarantine, limits};
@@ -399,6 +400,23 @@ fn a_busy_client_asks_for_facts_after_a_pause() {
     });
     rig.submit_acquire("a", 300_000, 0);
     assert_asked_first(rig);
+}
+
+// I38
+#[test]
+fn adoption_after_a_pause_follows_facts() {
+    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(600_000)));
+    let lock = rig.acquire("a", 300_000, 0);
+    rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
+    rig.jump(FACTS_PAUSE);
+    let handle = rig.engine.pass(rig.now, ms(1_700_000_000_000), lock, ms(300_000)).expect("it is held");
+    let act = HandleAct::Adopt { auto_extend: None };
+    rig.engine.submit(rig.now, Request::ByHandle { handle: &handle, act }).expect("room");
+    rig.pump();
+    for master in &mut rig.masters {
+        let log = master.take_log();
+        assert_eq!(log.first().map(String::as_str), Some("INFO"), "{log:?}");
+    }
 }
 
 #[test]

@@ -46,9 +46,7 @@ const NO_CLAIM: u32 = u32::MAX;
 pub(crate) fn begin(core: &mut Core, id: Id, by: By<'_>, resource: Option<Resource<'_>>) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
-    if let By::Set = by {
-        fleet.ask_due_facts(now);
-    }
+    fleet.ask_due_facts(now);
     let (claim_id, claim) = release::take_claim(ground, &mut locks.claims);
     let op = locks.ops.get_mut(id);
     let is_usual = matches!(by, By::Set) && !op.is_special && !op.parks;
