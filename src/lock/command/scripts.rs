@@ -6,8 +6,8 @@
 //!    again with the script in full: `EVAL`, which also makes the script known there.
 //! 3. Later requests, above all a release, must not cost a second round trip, so their scripts are loaded in
 //!    advance with `SCRIPT LOAD`. A plain lock's attempt is a `SET`, so the handshake loads the scripts that
-//!    follow it ([`PLAIN`]). Another lock's attempt is a script; when a master does not know it, all scripts
-//!    of that kind of lock are loaded ([`FENCED`], [`SHARED`], [`PARKED`]). The handshake loads none of
+//!    follow it (`PLAIN`). Another lock's attempt is a script; when a master does not know it, all scripts
+//!    of that kind of lock are loaded (`FENCED`, `SHARED`, `PARKED`). The handshake loads none of
 //!    these, because every connection would pay for kinds of locks that most clients never use.
 //! 4. Repairs, forced unlocks, adoptions and releases by a handle are rare, so they send their scripts in
 //!    full; a master that needs a repair has usually restarted without scripts. The short script for free
