@@ -139,11 +139,16 @@ fn a_swallowed_connection_costs_a_quarter_second() {
             let start = clock::now();
             let (mut driver, mut poller) = connecting(addresses, timeout);
             while driver.sockets[0].is_none() {
+                // A busy machine may use up the time for all addresses.
+                if driver.races.is_empty() {
+                    return false;
+                }
                 driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
             }
             assert!(clock::now() - start >= shortest, "{dead_count}");
             assert!(driver.races.is_empty() && driver.due().is_some_and(|at| at > clock::now()));
             listener.accept().expect("it is connected");
+            true
         });
     }
 }
@@ -234,14 +239,14 @@ fn a_poller_waits_for_its_time_or_an_event() {
     }
 }
 
-/// Repeats `run` until it takes less than `limit`: a busy machine may need several tries.
-fn eventually_within(limit: Duration, what: &str, mut run: impl FnMut()) {
+/// Repeats `run` until it succeeds in less than `limit`: a busy machine may need several tries.
+fn eventually_within(limit: Duration, what: &str, mut run: impl FnMut() -> bool) {
     let start = clock::now();
     loop {
         let begun = clock::now();
-        run();
+        let has_succeeded = run();
         let ended = clock::now();
-        if ended - begun < limit {
+        if has_succeeded && ended - begun < limit {
             return;
         }
         assert!(ended - start < PATIENCE, "{what}: it always takes {limit:?} or more");
@@ -259,7 +264,7 @@ fn a_poller_that_spins_is_not_late() {
     for (spin, timeout, limit) in [(ms(50), ms(1), ms(25)), (ms(50), ms(60), ms(90))] {
         poller.spin = spin;
         let what = format!("a sleep of {timeout:?}");
-        eventually_within(limit, &what, || assert!(poller.wait(Some(timeout)).expect("a poll")));
+        eventually_within(limit, &what, || poller.wait(Some(timeout)).expect("a poll"));
     }
 }
 
