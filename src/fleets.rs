@@ -13,12 +13,14 @@ use crate::{Candidate, Client, LockName, LockRequest, RwLock, SlotsRequest};
 /// ```no_run
 /// use redlatch::{Client, Fleets};
 ///
-/// let first = Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-/// let second = Client::connect(["redis://10.0.1.1", "redis://10.0.1.2", "redis://10.0.1.3"])?;
-/// let fleets = Fleets::new([("first", first), ("second", second)])?;
+/// let first = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+/// let second = ["redis://10.0.1.1", "redis://10.0.1.2", "redis://10.0.1.3"];
+/// let clients = (Client::connect(first)?, Client::connect(second)?);
+/// let fleets = Fleets::new([("first", clients.0), ("second", clients.1)])?;
 ///
 /// let guard = fleets.lock("orders:42").acquire()?;
-/// let status = fleets.of("orders:42").inspect("orders:42")?; // calls that `Fleets` does not have
+/// // Calls that `Fleets` does not have:
+/// let status = fleets.of("orders:42").inspect("orders:42")?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -50,7 +52,11 @@ use crate::{Candidate, Client, LockName, LockRequest, RwLock, SlotsRequest};
 /// ```no_run
 /// use redlatch::{AcquireError, Fleets, Guard};
 ///
-/// fn lock_both(old: &Fleets, new: &Fleets, name: &str) -> Result<(Guard, Option<Guard>), AcquireError> {
+/// fn lock_both(
+///     old: &Fleets,
+///     new: &Fleets,
+///     name: &str,
+/// ) -> Result<(Guard, Option<Guard>), AcquireError> {
 ///     let guard = old.lock(name).acquire()?;
 ///     let moves = old.label_of(name) != new.label_of(name);
 ///     Ok((guard, moves.then(|| new.lock(name).acquire()).transpose()?))
