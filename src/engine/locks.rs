@@ -1,4 +1,4 @@
-//! The tables of an engine: its operations, the claims on the masters, and the wait queues.
+//! The tables of an engine: operations, claims and wait queues.
 
 pub(super) mod acquire;
 pub(super) mod adopt;
@@ -45,17 +45,17 @@ use crate::lock::{MasterId, command};
 pub(super) struct Locks {
     pub(super) ops: Slab<Op>,
     pub(super) claims: Slab<Claim>,
-    /// The operations that hold a lock or wait for one, by its key.
+    /// Operations of this engine that hold a lock or wait for one, by key.
     pub(super) queues: WaitQueues,
     /// Locks for which the next waiter parks at once.
     pub(super) contended: Contended,
-    /// The waits of operations that had to wait.
+    /// Wait times of the operations that had to wait.
     pub(super) accounts: Accounts,
-    /// Releases after holds too short to serve the queue; one in 64 serves it all the same.
+    /// Number of releases after short holds. One in 64 of them serves waiters anyway.
     pub(super) short_holds: u64,
-    /// Claims for which a reply that was just counted may have decided something.
+    /// Claims that the counted replies may have decided.
     pub(super) decided: Vec<Id>,
-    /// Whether no more acquisitions are taken.
+    /// Whether new acquisitions are refused.
     pub(super) is_drained: bool,
 }
 
@@ -73,19 +73,19 @@ impl Locks {
         }
     }
 
-    /// Makes sure that the deadline of an operation is kept.
+    /// Sets a timer for the operation's deadline.
     pub(super) fn arm(&self, ground: &mut Ground, id: Id) {
         if let Some(at) = self.ops.find(id).and_then(Op::deadline) {
             ground.timers.arm(op_timer(id), at);
         }
     }
 
-    /// A lock that is held.
+    /// Returns a lock that must be held.
     pub(super) fn held(&self, id: Id) -> &Held {
         self.ops.get(id).held().expect("the lock is held")
     }
 
-    /// The head of the wait queue for the key of an operation, that operation itself included.
+    /// Returns the first operation in the wait queue of this operation's key, which may be this operation.
     #[inline]
     pub(super) fn head_for(&self, id: Id) -> Option<u32> {
         let key = self.key_of(id.index);
@@ -102,34 +102,34 @@ impl Locks {
         }
     }
 
-    /// The name of the lock of an operation.
+    /// Returns the name of an operation's lock.
     pub(super) fn name_of(&self, config: &Config, id: Id) -> Bytes {
         Bytes::copy_from_slice(command::entry::name_in(self.key_of(id.index), config.prefix.len()))
     }
 
-    /// When the validity of an operation that holds a lock ends or ended.
+    /// Returns the end of a held lock's validity, which may be over.
     pub(super) fn held_until(&self, place: u32) -> Option<Instant> {
         self.ops.at(place).held().map(|held| held.valid_until)
     }
 
-    /// The holder of a lock that this operation did not get.
+    /// Returns the holder of the lock that this operation did not get.
     pub(super) fn held_by(&self, now: Instant, id: Id) -> HeldBy {
         if self.is_held_here(now, id) { HeldBy::ThisClient } else { self.ops.get(id).readers() }
     }
 
-    /// Whether another operation of this engine has the lock that this one wants.
+    /// Whether another operation of this engine has the lock.
     #[cold]
     fn is_held_here(&self, now: Instant, id: Id) -> bool {
         let is_holder = |place: u32| self.held_until(place) > Some(now);
         if self.ops.get(id).is_fair {
-            // Fair locks are in no queue of this engine.
+            // Fair requests stand in no queue of this engine.
             let key = self.key_of(id.index);
             return self.ops.ids().any(|it| is_holder(it.index) && self.key_of(it.index) == key);
         }
         self.head_for(id).is_some_and(is_holder)
     }
 
-    /// The query of an operation, if this master's answer to it is still wanted.
+    /// Returns the query of an operation that still waits for this master's answer.
     pub(super) fn query_at(&mut self, master: MasterId, id: Id) -> Option<&mut Query> {
         let query = self.ops.find_mut(id)?.query.as_deref_mut()?;
         query.asked.contains(master).then_some(query)

@@ -1,4 +1,5 @@
-//! An acquisition: its request, the verdict at the earliest reply that fixes it, and what follows.
+//! Acquisitions: the request, the verdict at the first reply that settles it, and what follows a failed
+//! attempt.
 
 use std::time::{Duration, Instant};
 
@@ -30,10 +31,12 @@ use crate::lock::{
 };
 use crate::options::{Mode, Options, WaitPolicy};
 
-/// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
+/// Longest delay of a retry after the holder's time has ended. The delay is random, so that waiters do not
+/// all retry at once.
 const HOLDER_JITTER: Duration = Duration::from_millis(2);
 
-/// Takes an acquisition. Its first attempt begins at once, unless it waits behind others of this engine.
+/// Takes an acquisition. Its first attempt begins at once, unless it waits behind other callers of this
+/// engine.
 #[inline(always)]
 pub(crate) fn submit(
     core: &mut Core,
@@ -86,7 +89,7 @@ pub(crate) fn submit(
     Ok((id, attempt::begin(core, id, By::Set, Some(resource))))
 }
 
-/// Whether options that are not the ordinary ones go together.
+/// Checks that unusual options fit together.
 #[cold]
 fn check_options(ground: &Ground, options: &Options) -> Result<(), InputError> {
     mode::check(options)?;
@@ -97,8 +100,8 @@ fn check_options(ground: &Ground, options: &Options) -> Result<(), InputError> {
     }
 }
 
-/// Gives a new acquisition what its options ask beyond the ordinary, and its label. Returns whether it
-/// takes part in the wait queues of this engine.
+/// Sets the unusual options of a new acquisition, and its label. Returns whether the acquisition uses the
+/// wait queues of this engine.
 #[cold]
 #[inline(never)]
 fn prepare(
@@ -125,7 +128,7 @@ fn prepare(
     }
 }
 
-/// A vote for a claim, which decides nothing any more if it comes late.
+/// Takes a vote for a claim. A late vote decides nothing.
 pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote) -> Step {
     let stats = &mut core.masters.fleet.link_mut(master).stats;
     stats.count_vote(&vote);
@@ -143,7 +146,7 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote)
     claim.owner().map_or(Step::Done, Step::Decide)
 }
 
-/// The answer to an attempt that has a script: a vote, and more than one.
+/// Takes the answer to a script. It contains a vote and may contain more.
 #[inline(never)]
 pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: AttemptAnswer) -> Step {
     let (now, locks) = (core.ground.now, &mut core.locks);
@@ -156,7 +159,7 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: A
     }
 }
 
-/// Votes have come that may decide the attempt under way, if there is one.
+/// Decides the attempt in progress, if there is one and the votes suffice.
 pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters, locks } = core;
     let now = ground.now;
@@ -174,7 +177,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
         Verdict::NoQuorum => return Step::Fail(id, Cause::NoQuorum),
         Verdict::Granted => {}
     }
-    // The deadline counts from the start of the attempt, and is tested last (I2, I3).
+    // The validity counts from the start of the attempt, and is tested last (I2, I3).
     let valid_until = claim.started + op.asked.ttl.validity();
     if now + op.asked.min_validity >= valid_until {
         if op.parking.as_mut().is_some_and(Parking::note_late) {
@@ -214,10 +217,10 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     Step::Done
 }
 
-/// So many masters refused an attempt that no quorum is left. If it was for its token, another attempt with
-/// a better one follows, if there is time.
+/// Masters refused the attempt, and no quorum is left. If they refused its fencing token, another attempt
+/// with a better token follows, if time allows.
 ///
-/// The votes of the old one are void: each one that counts was given for the token that is handed out.
+/// The votes for the old token are void: a vote counts only for the token that the caller gets.
 #[cold]
 #[inline(never)]
 fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
@@ -237,7 +240,7 @@ fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
         return Step::Fail(id, Cause::NoQuorum);
     }
     ground.stats.retries += 1;
-    // A parked one keeps its place, and the next round ends the token of this one.
+    // A parked attempt keeps its place: the next round ends this round's token.
     if op.parking.is_none() {
         op.take_key(claim);
         op.is_noted = true;
@@ -247,7 +250,7 @@ fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
     Step::Begin(id)
 }
 
-/// An attempt gave no lock: does what follows.
+/// The attempt failed: chooses and starts what follows.
 pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
@@ -260,7 +263,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     let is_over = op.asked.wait_until.is_none_or(|until| until <= now);
     op.parks |= cause == Cause::Contended && !is_over;
     let is_parked = op.parking.is_some();
-    // A round lasts as long as its masters let it wait.
+    // A parked round may wait long after the masters have answered.
     let counted = if is_parked { limit.min(took) } else { took };
     let last_start = pauses::last_start(now, fleet, op, cause, counted);
     let facts = Facts {
@@ -287,7 +290,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     }
 }
 
-/// Releases what an attempt that failed may have left.
+/// Releases what a failed attempt may have left on the masters.
 fn release_failed(core: &mut Core, id: Id) {
     accounting::leave(core.ground.now, &mut core.locks, id);
     release::leave_rounds(core, id);
@@ -297,8 +300,8 @@ fn release_failed(core: &mut Core, id: Id) {
     release::release_attempt(core, claim_id);
 }
 
-/// Ends an attempt that failed and took so long: plans the next one, which starts by `last`, or asks for the holder
-/// before it ends the operation.
+/// Ends a failed attempt that `took` this long. Plans the next attempt, which starts no later than `last`.
+/// Without `last`, asks the masters about the holder before the operation ends.
 fn end_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration, last: Option<Instant>) -> Step {
     let now = core.ground.now;
     let mut denied = denied(&core.masters.fleet, &core.locks, id, cause, now);
@@ -317,8 +320,8 @@ fn end_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration, last: Opti
     if retry_at.is_none() {
         turns::leave_queue(ground, &masters.fleet, locks, id, Duration::ZERO);
     }
-    // A round in the queues has reported time and label, and the answer of any other mode the time. The handle
-    // of an adoption is used up, whoever has the lock.
+    // A parked round has reported time and label. In every mode but the plain one, a refusal has reported the
+    // time. An adoption asks nothing: its handle is useless, whoever has the lock.
     let wants_label = retry_at.is_none() && !is_parked;
     if (!is_known || wants_label) && !is_adopted && ground.config.ask_holder && cause == Cause::Contended {
         denied.asked = ask_holders(&mut masters.fleet, locks, id, refused, retry_at.is_none());
@@ -332,7 +335,7 @@ fn end_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration, last: Opti
             retry_after_holder(ground, op);
         }
     } else if is_asking {
-        // An attempt that was repeated with another token has taken a part of the time for its answer.
+        // An attempt that was repeated with another token has used a part of this time.
         let until = op.asked.wait_until.unwrap_or(op.asked.submitted + 2 * limit);
         op.enter(OpState::Asking { deadline: until.min(now + limit) });
     } else {
@@ -342,11 +345,12 @@ fn end_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration, last: Opti
     Step::Done
 }
 
-/// How the attempt of an operation failed.
+/// Describes how an operation's attempt failed.
 pub(crate) fn denied(fleet: &Fleet, locks: &Locks, id: Id, cause: Cause, now: Instant) -> Denied {
     let op = locks.ops.get(id);
     let claim = locks.claims.get(op.claim);
-    // Had every other master granted, this many of those that refused would still have been needed.
+    // Number of refusing masters that a quorum still needs, if every master that neither refused nor failed
+    // grants.
     let tally = rounds::tally(op, claim);
     let free_count = fleet.count() - tally.refused.count() - tally.failed.count();
     let missing_count = fleet.quorum.saturating_sub(free_count);
@@ -354,10 +358,9 @@ pub(crate) fn denied(fleet: &Fleet, locks: &Locks, id: Id, cause: Cause, now: In
     Denied { cause, report, missing_count, asked: MasterSet::EMPTY }
 }
 
-/// Asks the masters that refused how long the key in the way still lives, and for its value, which may have a
-/// label. For the error of an acquisition that is no reader's, its first attempt and the last one also ask
-/// for the number of readers, and so does each that follows one which met readers. A reader may be refused
-/// for the sake of a waiter.
+/// Asks the masters that refused for the key's time left and for its value, which may contain a label. Also
+/// asks for the number of readers in a first attempt, in the last one, and after an attempt that met readers;
+/// a reader never asks for it. A reader may also be refused because of a waiter.
 fn ask_holders(fleet: &mut Fleet, locks: &Locks, id: Id, refused: MasterSet, is_last: bool) -> MasterSet {
     let op = locks.ops.get(id);
     let usable = refused.intersection(fleet.usable);
@@ -374,8 +377,8 @@ fn ask_holders(fleet: &mut Fleet, locks: &Locks, id: Id, refused: MasterSet, is_
     })
 }
 
-/// The time left of the key in the way, as a master reports it. Behind the last report the operation ends, or
-/// its next attempt is brought forward.
+/// Takes the key's time left from a master. The last report ends the operation, or brings its next attempt
+/// forward.
 pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: HolderTtl) -> Step {
     let Core { ground, locks, .. } = core;
     let Some(op) = locks.ops.find_mut(id) else { return Step::Done };
@@ -384,7 +387,7 @@ pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: Hold
     };
     denied.asked.remove(master);
     let is_last = denied.asked.is_empty();
-    // A refusal may have reported it.
+    // The refusal may have reported the time already.
     if !op.tries.obstacle.has_report_of(master) {
         op.tries.obstacle.note(ground.now, master, ttl);
     }
@@ -403,7 +406,7 @@ pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: Hold
     Step::Done
 }
 
-/// Lets a waiter retry when the holder's time ends, if that is earlier than planned.
+/// Moves the next attempt to the end of the holder's time, if that is earlier than planned.
 fn retry_after_holder(ground: &mut Ground, op: &mut Op) {
     let denied = op.tries.denied.as_ref().expect("an attempt failed");
     if let HolderTtl::Left(left) = denied.holder(ground.now, &op.tries.obstacle)
@@ -413,12 +416,12 @@ fn retry_after_holder(ground: &mut Ground, op: &mut Op) {
     }
 }
 
-/// The lock may be held already; a master that has not answered its `SET` in time is silent all the same.
+/// Reports masters as silent that have not answered the `SET` in time. The lock may be held by then.
 pub(crate) fn note_missed_set(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
-    // Its last attempt may have failed, and the claim be gone.
+    // The claim is gone if the last attempt failed.
     let claim = locks.claims.find(locks.ops.get(id).claim);
-    // Where a round waits, the master has answered.
+    // A master where a round waits has answered.
     let Some(claim) = claim.filter(|claim| claim.parked.is_none()) else { return };
     let (limit, missing) = (claim.answer_limit, claim.asked.without(claim.tally.heard()));
     if ground.now - claim.started >= limit {
@@ -426,7 +429,7 @@ pub(crate) fn note_missed_set(core: &mut Core, id: Id) {
     }
 }
 
-/// The attempt's time is over: masters that have not answered have failed.
+/// The attempt's time is over: every master without an answer has failed.
 pub(crate) fn miss(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters, locks } = core;
     let claim = locks.claims.get_mut(locks.ops.get(id).claim);
@@ -434,8 +437,8 @@ pub(crate) fn miss(core: &mut Core, id: Id) -> Step {
     Step::Decide(id)
 }
 
-/// A connection broke over which an attempt asked. Even a grant is void: the master may have lost it with
-/// the connection (I7).
+/// The connection that carried an attempt broke. Even a grant is void, because the master may have lost it
+/// with the connection (I7).
 pub(crate) fn lose_vote(core: &mut Core, master: MasterId, id: Id) -> Step {
     let Core { masters, locks, .. } = core;
     let op = locks.ops.get_mut(id);

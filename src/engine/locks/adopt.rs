@@ -1,5 +1,5 @@
-//! A lock that passes to another process by its handle: each master compares the handle's value, and puts the
-//! new holder's value in its place, with a TTL of its own.
+//! A lock that passes to another process through its handle: each master compares the handle's value, and
+//! replaces it with the new holder's value and a new TTL.
 //!
 //! ```text
 //!   A: held with token TA ── extended, then left ──► handle ──► B: claim with token TB, Acquiring
@@ -8,24 +8,23 @@
 //!
 //! # Why this is safe
 //!
-//! B's attempt is an attempt like any other but for how a master grants it. A grant means that at one moment
-//! the master had no other key than B's there (of a reader: B's among the readers'), with its full TTL, set
-//! after B's start stamp. Votes, quorum, deadline, quarantine and the release of a part apply as ever. A
-//! grant replaces nothing but TA, and A's guard gave the lock up before there was a handle that can be
-//! adopted. So no valid lock of another holder is replaced.
+//! B's attempt differs from other attempts only in how a master grants it. A grant means that at one moment
+//! the master had B's key and no other (for a reader: B among the readers), with its full TTL, set after B's
+//! start stamp. Votes, quorum, deadline, quarantine and the release of a part apply as usual. A grant
+//! replaces only TA, and A's guard gave the lock up before a handle existed that can be adopted. So an
+//! adoption replaces no other holder's valid lock.
 //!
-//! TB is new. So of two processes that adopt with one handle at most one has a quorum, and all that A has
-//! under way (an extension, a repair, a release) finds TA gone and touches nothing of B's. A late `SET` of TA
-//! may leave that key on a master without B's, to its TTL; B's client releases TA once it holds the lock.
+//! TB is new. So if two processes adopt with one handle, at most one gets a quorum. A's commands in progress
+//! (an extension, a repair, a release) find TA gone and do not touch B's key. A late `SET` of TA may leave
+//! that key, until its TTL ends, on a master without B's key; B's client releases TA once it holds the lock.
 //!
-//! Masters that were in quarantine when the attempt began do not count for it, as for a fenced lock.
-//! `fence.rs` says why the same fencing token stays right.
+//! Masters in quarantine at the start of the attempt do not count for it, as for a fenced lock. `fence.rs`
+//! says why the old fencing token stays right.
 //!
 //! # A release by a handle
 //!
-//! A process that has the handle may release the lock, as A could. The claim of a lock that was sent to all
-//! masters is released, by the script that also takes an entry of its value out of the queue, and serves the
-//! waiters.
+//! A process with the handle may release the lock, as A could. The release goes to all masters as if each had
+//! parked the token: its script removes a key or an entry with the handle's value, and serves the waiters.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +48,7 @@ use crate::lock::command::entry::name_in;
 use crate::lock::command::scripts::Script;
 use crate::lock::{InputError, Resource, Ttl, split_value, whole_ms};
 
-/// Takes an adoption, whose only attempt begins at once, or a release by a handle.
+/// Takes an adoption, whose only attempt begins at once, or a release with a handle.
 #[cold]
 #[inline(never)]
 pub(crate) fn submit(
@@ -62,7 +61,7 @@ pub(crate) fn submit(
         return Err(SubmitError::Stopped(DRAINED.into()));
     }
     let resource = Resource::of_any_lock(&*handle.name)?;
-    // A lock that is released may live for as long as any.
+    // The handle's lock may have been extended to any TTL.
     let ttl = match act {
         HandleAct::Adopt { .. } => handle.ttl(),
         HandleAct::Release { .. } => ground.config.max_ttl,
@@ -97,7 +96,7 @@ fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: b
     claim.kind = handle.kind;
     claim.entry = handle.entry(&ground.config.prefix);
     claim.asked = fleet.all;
-    // An entry of it may stand in the queues, at a place that is not known here.
+    // The queues may contain an entry of the lock. Its place is not known here.
     claim.parked.put(|over| {
         let mut parked = Parked::new(now, None, over);
         (parked.masters, parked.was_held) = (fleet.all, true);
@@ -119,7 +118,7 @@ fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: b
     Step::Done
 }
 
-/// The handle of a held lock, which only releases it.
+/// Returns a handle that can only release the held lock.
 pub(crate) fn handle(
     ground: &Ground,
     claim: &Claim,

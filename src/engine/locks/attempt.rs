@@ -1,4 +1,4 @@
-//! Attempts: how each begins, and how its command goes out again to a master that did not know the script.
+//! Attempts: how each begins, and how its command is repeated for a master that did not know the script.
 //!
 //! | an attempt | asks by | goes to |
 //! | --- | --- | --- |
@@ -7,7 +7,8 @@
 //! | for the lock of another caller here (`handover.rs`) | a swap; a `SET` where that caller has no key | the usable masters |
 //! | for the lock of a handle (`adopt.rs`) | the script of an adoption | the usable masters |
 //!
-//! Each is a new claim with a new token (I6). Its start is read before any byte with the token is queued (I1).
+//! Each attempt is a new claim with a new token (I6). Its start is read before any byte with the token is
+//! queued (I1).
 
 use super::Locks;
 use super::claim::Claim;
@@ -27,22 +28,22 @@ use crate::lock::command::scripts::Script;
 use crate::lock::command::{ExtendBy, encode_acquire, encode_swap};
 use crate::lock::{MasterId, MasterSet, Resource, Token, Ttl};
 
-/// What an attempt puts its token in place of.
+/// What the attempt's token replaces on the masters.
 #[derive(Clone, Copy)]
 pub(crate) enum By<'a> {
-    /// Of nothing: the key is absent, or the attempt waits until it is.
+    /// Nothing: the key is absent, or the attempt waits until it is.
     Set,
-    /// Of the token of this claim, which is given up.
+    /// The token of this claim, which gives the lock up.
     Swap(Id),
-    /// Of the value of a handle.
+    /// The value of a handle.
     Handle(&'a LockHandle),
 }
 
-/// Stands where a swap names the claim that it releases: an adoption releases none.
+/// In place of the claim that a swap releases: an adoption releases none.
 const NO_CLAIM: u32 = u32::MAX;
 
-/// Begins an attempt: draws a token and queues the command on each master that can be asked. `resource` names the
-/// lock of an operation that has no key yet.
+/// Begins an attempt: draws a token, and queues the command on each usable master. `resource` names the lock
+/// of an operation without a key.
 pub(crate) fn begin(core: &mut Core, id: Id, by: By<'_>, resource: Option<Resource<'_>>) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
@@ -73,7 +74,8 @@ pub(crate) fn begin(core: &mut Core, id: Id, by: By<'_>, resource: Option<Resour
     Step::Done
 }
 
-/// The commands are queued. Each master that has none counts as failed, except those `left` out on purpose.
+/// The commands are queued. Every master without one counts as failed, except the masters `left` out on
+/// purpose.
 #[cold]
 #[inline(never)]
 fn await_votes(core: &mut Core, id: Id, is_set: bool, left: MasterSet) -> Step {
@@ -82,7 +84,7 @@ fn await_votes(core: &mut Core, id: Id, is_set: bool, left: MasterSet) -> Step {
     let claim_id = op.claim;
     let claim = locks.claims.get_mut(claim_id);
     if is_set && !claim.asked.has(fleet.quorum) && fleet.usable.has(fleet.quorum) {
-        // The queues of too many masters are full: to wait for room would be one more queue.
+        // Too many masters have a full queue. Waiting for room would be another queue.
         op.take_key(claim);
         release::release_attempt(core, claim_id);
         return Step::Refuse(id);
@@ -95,7 +97,8 @@ fn await_votes(core: &mut Core, id: Id, is_set: bool, left: MasterSet) -> Step {
     if is_asked_everywhere { Step::Done } else { Step::Decide(id) }
 }
 
-/// Asks the masters where a `SET` of the token may not be enough. `before` is the claim of the attempt before.
+/// Asks the masters if a plain `SET` of the token may not be enough. `before` is the previous attempt's
+/// claim.
 #[cold]
 #[inline(never)]
 fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
@@ -122,7 +125,8 @@ fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
             let owed = Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id);
             let rest = usable.without(holders);
             let asked = mode::send_attempt(fleet, rest, owed, new, ttl.as_millis(), Script::Sha);
-            // A swap without room is made up for by a release once there is some, or when the answers are due.
+            // A master without room for the swap gets a release, once there is room or when the answers are
+            // due.
             let released = mode::send_release(fleet, holders.without(usable), from, old);
             let old = locks.claims.get_mut(from);
             old.begin_handover(now, claim_id, swapped, released);
@@ -146,8 +150,8 @@ fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
     await_votes(core, id, matches!(by, By::Set), MasterSet::EMPTY)
 }
 
-/// Queues a swap of one claim's token for another's; returns the masters that had room for it. Where the old token
-/// was parked its entry goes, too: it would be served behind the new lock.
+/// Queues a swap of one claim's token for another's; returns the masters that had room for it. A parked entry
+/// of the old token is removed as well. Otherwise it would be served after the new lock.
 fn send_swap(
     fleet: &mut Fleet,
     to: MasterSet,
@@ -169,9 +173,9 @@ fn send_swap(
     swapped.union(mode::send_parked_swap(fleet, parked, owed(Tag::Parked), old, new, ttl, script))
 }
 
-/// Sends an attempt once more to a master that did not know its script, by the digest if the script is on its way.
-/// Not if its lock is over, its release has been sent (the attempt would arrive after it), or a repair has been
-/// sent, which does the same. Returns the master if it had room.
+/// Repeats an attempt for a master that did not know its script; with the digest if the script is on its way.
+/// Repeats nothing if the lock is over, if its release was sent (the attempt would arrive after it), or if a
+/// repair was sent, which does the same. Returns the master if it had room.
 pub(crate) fn send_again(
     ground: &Ground,
     fleet: &mut Fleet,

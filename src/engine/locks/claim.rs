@@ -1,9 +1,9 @@
-//! A claim: one token's life on the masters, from its `SET` to the proof that it is gone.
+//! A claim: the life of one token on the masters, from its `SET` to the proof that it is gone.
 //!
-//! An acquisition has a claim for each attempt. When the attempt fails, or the lock is released, the claim
-//! goes on by itself until each master that was sent the `SET` has answered the release (I9); until then it
-//! is what Redis's users would call an orphan. A lock that is left for a time ends in the same way: before
-//! that time, the command that a master is owed sets its key's TTL to the rest; afterwards it is a release.
+//! Each attempt of an acquisition has a claim. After a failed attempt or a release, the claim continues alone
+//! until every master that got the `SET` has answered the release (I9). Redis users would call such a key an
+//! orphan. A lock left for a time ends in the same way: until then, the command owed to a master sets the
+//! key's TTL to the rest; afterwards it is a release.
 
 use std::time::{Duration, Instant};
 
@@ -19,65 +19,65 @@ use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 
 #[derive(Debug)]
 pub(crate) struct Claim {
-    /// Key and token as commands have them.
+    /// Key and token as in commands.
     pub(crate) entry: Entry,
     pub(crate) token: Token,
     pub(crate) kind: Kind,
-    /// Read before the first byte was queued (I1).
+    /// Start of the attempt, read before the first byte was queued (I1).
     pub(crate) started: Instant,
     sent: SentTtls,
-    /// How long each round waits for answers.
+    /// Longest wait for the answers of a round.
     pub(crate) answer_limit: Duration,
-    /// The operation whose attempt it is or was.
+    /// The operation that started the attempt.
     pub(crate) op: Id,
-    /// Whether that operation gets to know what happens to this claim.
+    /// Whether that operation still wants the claim's results.
     pub(crate) is_owned: bool,
-    /// In one place, for the size of a claim.
+    /// One field for three cases, to keep the claim small.
     pub(crate) course: Course,
     /// Masters that were sent the `SET`.
     pub(crate) asked: MasterSet,
-    /// Their votes, late ones included.
+    /// Their votes, including late ones.
     pub(crate) tally: Tally,
     /// Effect of a late vote.
     pub(crate) votes: Votes,
-    /// Why masters failed in the round under way.
+    /// Why masters failed in the current round.
     pub(crate) failures: Vec<(MasterId, Failure)>,
     pub(crate) release: Option<Release>,
-    /// Whether its release serves waiters: then it is a script also where there is a native command.
+    /// Whether the release serves waiters. Such a release is a script even where a native command exists.
     pub(crate) serves: bool,
     pub(crate) doubts: Doubts,
-    /// Present in a round that is parked.
+    /// Present in a parked round.
     pub(crate) parked: Kept<Parked>,
 }
 
 /// Effect of the votes of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Votes {
-    /// They may decide the acquisition.
+    /// Votes may decide the acquisition.
     Decide,
-    /// They add to the margin of the lock.
+    /// Votes add to the lock's margin.
     AddToMargin,
-    /// They do not say who holds the lock: a release is queued behind the `SET`, or the lock was extended, so
-    /// that the key ends too early where only the `SET` was carried out.
+    /// Votes do not say who holds the lock: a release is queued after the `SET`, or the lock was extended, so
+    /// that the key ends too early where only the `SET` was executed.
     Void,
 }
 
-/// Which TTLs the masters were sent.
+/// The TTLs that masters got.
 #[derive(Debug)]
 struct SentTtls {
-    /// When one was last sent, and the longest one that was: together they bound the life of any key.
+    /// When a TTL was last sent, and the longest TTL. Together they bound the life of any key.
     last_at: Instant,
     longest_ms: u32,
-    /// The shortest one that an extension ever had.
+    /// Shortest TTL of all extensions.
     shortest_ms: u32,
 }
 
 pub(crate) const NO_RELEASE: &str = "the release has begun";
 
-/// How far a claim is, as far as something is to be known of it.
+/// What became of the lock: an attempt or ours, handed over, or left for a time.
 #[derive(Debug)]
 pub(crate) enum Course {
-    /// It is attempted, held or released.
+    /// The lock is being acquired, held or released.
     Attempt,
     /// The lock was handed over to the claim with this id.
     HandedOver(Id),
@@ -85,31 +85,30 @@ pub(crate) enum Course {
     Left(Box<Leaving>),
 }
 
-/// How far the release of a claim is.
+/// Progress of a claim's release.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Release {
     pub(crate) started: Instant,
     /// Masters that may hold the key.
     pub(crate) owed: MasterSet,
-    /// Masters whose answer to a release is under way.
+    /// Masters that owe an answer to a release.
     pub(crate) sent: MasterSet,
     pub(crate) deleted: MasterSet,
     pub(crate) absent: MasterSet,
     /// See [`Claim::unproven`].
     pub(crate) unproven: MasterSet,
-    /// Masters whose command under way looks for the entry where it is not: that nothing was there is no
-    /// proof.
+    /// Masters whose pending command looks for the entry in the wrong place. "Absent" from them is no proof.
     pub(crate) astray: MasterSet,
 }
 
 /// Possible effect of a vote or an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// Nothing.
+    /// No effect.
     Open,
-    /// The end of the acquisition or of the awaited release.
+    /// It may end the acquisition or the awaited release.
     Decides,
-    /// The end of the claim: nobody owns it, and no master may hold its key.
+    /// It ends the claim: no operation owns it, and no master may hold its key.
     Done,
 }
 
@@ -137,10 +136,10 @@ impl Claim {
         }
     }
 
-    /// Starts anew in the memory of the slot's last claim. The entry is left to be set.
+    /// Starts a new claim in the memory of the slot's last one. The caller sets the entry.
     #[inline(always)]
     pub(crate) fn begin(&mut self, now: Instant, new_op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
-        // Taken apart, so that a new field cannot be forgotten here.
+        // Destructured, so that a new field cannot be forgotten here.
         let Self {
             entry: _,
             token,
@@ -173,13 +172,13 @@ impl Claim {
         forget(failures);
     }
 
-    /// The operation that gets to know what happens to this claim.
+    /// Returns the operation that wants this claim's results.
     #[inline(always)]
     pub(crate) const fn owner(&self) -> Option<Id> {
         if self.is_owned { Some(self.op) } else { None }
     }
 
-    /// Records that an extension to this TTL is being sent now.
+    /// Records that an extension to this TTL is sent now.
     pub(crate) fn note_ttl(&mut self, now: Instant, ttl: Ttl, answer_limit: Duration) {
         let SentTtls { longest_ms, shortest_ms, .. } = self.sent;
         let ms = whole_ms(ttl);
@@ -188,13 +187,13 @@ impl Claim {
         self.answer_limit = answer_limit;
     }
 
-    /// Records that a master is being sent this claim's token now: by a late park, or by a script once more.
+    /// Records that a master gets this claim's token now: with a late park, or with a repeated script.
     pub(crate) const fn note_sent(&mut self, now: Instant) {
         self.sent.last_at = now;
     }
 
-    /// The lock is handed over to the claim `successor`: starts a release that needs no command of its own
-    /// where it is `swapped`.
+    /// Hands the lock over to the claim `successor`. The release needs no separate command on `swapped`
+    /// masters.
     pub(crate) fn begin_handover(
         &mut self,
         now: Instant,
@@ -207,27 +206,27 @@ impl Claim {
         self.begin_release(now, owed, sent);
     }
 
-    /// No key or entry of this claim lives after this time, if clocks drift as allowed and no command was
-    /// stuck on its way.
+    /// Returns when every key and entry of this claim is gone, if clocks drift within the allowance and no
+    /// command was stuck on its way.
     pub(crate) fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = self.longest_ttl();
-        // An entry may have its key as late as its stay ends.
+        // A master may write the key as late as the end of the entry's stay.
         let stay = if self.parked.is_some() { limits::STAY } else { Duration::ZERO };
         let longest = stay + longest_ttl;
         let gone_at = self.sent.last_at + longest + drift.of(longest);
         self.leaving().map_or(gone_at, |leaving| gone_at.max(leaving.gone_at(drift)))
     }
 
-    /// The latest end of any key of a lock that is being left. A master that has answered counts the rest
-    /// from before now. Another one may carry out what was sent to it just before its key would have ended:
-    /// the rest, or an earlier extension that is still on its way.
+    /// Returns the latest end of any key of a lock that is being left. A master that answered started the
+    /// rest before now. Another master may execute a command just before its key would end: the rest, or an
+    /// earlier extension that is still on its way.
     pub(crate) fn latest_end(&self, now: Instant, drift: Drift) -> Instant {
         let (leaving, release) = self.left();
         let lifetime = |ttl: Duration| ttl + drift.of(ttl);
         let rest = leaving.rest.map_or(Duration::ZERO, |ttl| lifetime(ttl.as_duration()));
         let mut answered_end = now + rest;
         if self.parked.is_some() {
-            // A master may serve an entry that waits there, and knows nothing of the rest.
+            // A master may serve an entry in its queue, and does not know about the rest.
             answered_end = answered_end.max(self.gone_at(drift));
         }
         if release.owed.is_empty() {
@@ -247,7 +246,7 @@ impl Claim {
         Duration::from_millis(u64::from(self.sent.longest_ms))
     }
 
-    /// How the lock is left, if it is left for a time.
+    /// Returns how the lock is left for a time, if it is.
     pub(crate) const fn leaving(&self) -> Option<&Leaving> {
         match &self.course {
             Course::Left(leaving) => Some(leaving),
@@ -255,7 +254,7 @@ impl Claim {
         }
     }
 
-    /// How the lock is left for a time, and how far that is.
+    /// Returns how the lock is left for a time, and the progress.
     pub(crate) fn left(&self) -> (&Leaving, &Release) {
         let (Some(leaving), Some(release)) = (self.leaving(), &self.release) else {
             unreachable!("the lock is left for a time")
@@ -263,14 +262,13 @@ impl Claim {
         (leaving, release)
     }
 
-    /// Whether the lock was handed over to the claim `id`: this one's key is gone where the swap was carried
-    /// out.
+    /// Whether the lock was handed over to the claim `id`. This claim's key is gone where the swap was
+    /// executed.
     pub(crate) fn has_successor(&self, id: Id) -> bool {
         matches!(self.course, Course::HandedOver(successor) if successor == id)
     }
 
-    /// A command that ends the claim is about to be sent. Returns the TTL that it is to set, or `None` if
-    /// it is to be a release.
+    /// Prepares the next command that ends the claim. Returns its TTL, or `None` for a release.
     pub(crate) fn next_rest(&mut self, now: Instant, config: &Config) -> Option<Ttl> {
         match &mut self.course {
             Course::Left(leaving) => leaving.send(now, self.answer_limit, config),
@@ -278,35 +276,35 @@ impl Claim {
         }
     }
 
-    /// Whether the answer to a rest that is under way comes in time now.
+    /// Whether an answer to the last rest would be in time now.
     pub(crate) fn is_rest_in_time(&self, now: Instant) -> bool {
         self.leaving().is_some_and(|leaving| leaving.is_in_time(now, self.answer_limit))
     }
 
-    /// A master answers that it has set the rest as the TTL. It counts the rest from when the command
-    /// arrived, so a late answer is no proof that the key ends in time. Nor is one that comes after the
-    /// release took the place of the rest.
+    /// Takes a master's answer that it has set the rest as the TTL. The rest counts from the arrival of the
+    /// command, so a late answer does not prove that the key ends in time. Neither does an answer after a
+    /// release has replaced the rest.
     pub(crate) fn note_rest_answer(&mut self, now: Instant, master: MasterId) {
         let is_late = !self.is_rest_in_time(now);
-        // It has answered everything that was sent before, too.
+        // The master has also answered every earlier command.
         self.doubts.owes_extension.remove(master);
         if is_late {
             self.release_mut().unproven.insert(master);
         }
     }
 
-    /// The TTL that a master gets which did not know the script of the rest; `None` once the time is over.
+    /// Returns the TTL for a master that did not know the script of the rest; `None` once the time is over.
     pub(crate) fn rest_to_repeat(&self, now: Instant) -> Option<Ttl> {
         self.leaving().filter(|leaving| now < leaving.until)?.rest_sent
     }
 
-    /// Masters that have the rest, and on which no earlier extension can end the key before it.
+    /// Returns the masters that have the rest, and where no earlier extension can end the key before it.
     pub(crate) fn confirmed_rest(&self) -> MasterSet {
         let (leaving, release) = self.left();
         release.deleted.without(self.may_cut_short(leaving.rest.map_or(0, |ttl| ttl.as_millis())))
     }
 
-    /// Starts the release on the masters that may hold the key; the command was `sent` to these.
+    /// Starts the release on the `owed` masters. The command was `sent` to some of them.
     #[inline(always)]
     pub(crate) fn begin_release(&mut self, now: Instant, owed: MasterSet, sent: MasterSet) {
         self.votes = Votes::Void;
@@ -316,7 +314,7 @@ impl Claim {
         self.release = Some(Release { started: now, owed, sent, deleted, absent, unproven, astray });
     }
 
-    /// A connection broke: what it owed to this claim will not come.
+    /// A connection broke: its answers to this claim will not come.
     pub(crate) fn note_stray(&mut self, master: MasterId) {
         if !self.has_answered(master) {
             self.doubts.connection_lost.insert(master);
@@ -337,15 +335,14 @@ impl Claim {
         }
     }
 
-    /// Whether a master has answered its only `SET`. An entry gets the key without one.
+    /// Whether a master has answered its only `SET`. A parked entry gets the key without a `SET`.
     fn has_answered(&self, master: MasterId) -> bool {
         let answered = self.tally.granted.union(self.tally.refused).without(self.doubts.sent_again);
         self.parked.is_none() && answered.contains(master)
     }
 
-    /// The master turned out to be another process than before, for all that is known: it holds none of the
-    /// locks that it granted. If the one before `has_ended`, nothing that was sent to that will be carried
-    /// out any more.
+    /// The master may be a different process than before: the locks that it granted no longer count. If the
+    /// earlier process `has_ended`, commands sent to it are never executed.
     pub(crate) fn note_restart(&mut self, master: MasterId, has_ended: bool) {
         self.tally.granted.remove(master);
         let is_certain = self.doubts.note_restart(master, self.asked, has_ended);
@@ -354,9 +351,9 @@ impl Claim {
         }
     }
 
-    /// Whether the caller of a release need not wait any longer: a quorum has answered, or all masters to the
-    /// rest of a time, or nobody is left who would. Where a release stands for the rest, the answers must
-    /// show whether a quorum had the key.
+    /// Whether the caller of a release need not wait longer: a quorum has answered, or no answer is pending.
+    /// A rest needs all masters' answers. When a release has replaced the rest, the answers must show whether
+    /// a quorum had the key.
     pub(crate) fn is_settled(&self, master_count: usize, quorum: usize) -> bool {
         let Some(release) = &self.release else { return false };
         let (had, heard) = (release.deleted, release.deleted.union(release.absent));
@@ -368,33 +365,33 @@ impl Claim {
         is_enough || release.sent.is_empty()
     }
 
-    /// Returns whether a master may still have the key: it was sent the `SET`, did not refuse to run it, and has not
-    /// confirmed the release.
+    /// Returns whether a master may still have the key: it got the `SET`, did not refuse to run it, and has
+    /// not confirmed the release.
     pub(crate) fn may_be_left(&self) -> bool {
         let unrun = self.doubts.unrun.without(self.doubts.sent_again);
         self.release.is_none_or(|release| !release.owed.without(unrun).is_empty())
     }
 
-    /// Whether nobody owns it, and no master may hold its key.
+    /// Whether no operation owns the claim, and no master may hold its key.
     pub(crate) fn is_done(&self) -> bool {
         !self.is_owned && self.release.is_some_and(|release| release.owed.is_empty())
     }
 
-    /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there
-    /// over a connection that is gone, and would be carried out last.
+    /// Returns the masters that may still cut a key of this TTL short: an extension to a shorter TTL may be
+    /// stuck on a broken connection, and be executed last.
     pub(crate) fn may_cut_short(&self, ttl_ms: u64) -> MasterSet {
         let is_longer = ttl_ms > u64::from(self.sent.shortest_ms);
         if is_longer { self.doubts.lost_extension } else { MasterSet::EMPTY }
     }
 
-    /// Records that masters were sent the `SET` of a lock that is held.
+    /// Records that masters got the `SET` of a held lock again.
     pub(crate) fn note_repair(&mut self, sent: MasterSet) {
         self.asked = self.asked.union(sent);
         self.doubts.note_repair(sent);
     }
 
-    /// Records that a master no longer has the key, by its answer to an extension. An entry that waits there
-    /// may bring it the key yet.
+    /// Records that a master no longer has the key, by its answer to an extension. An entry in the master's
+    /// queue may still bring the key back.
     pub(crate) fn note_gone(&mut self, now: Instant, master: MasterId, drift: Drift) {
         self.tally.granted.remove(master);
         let is_served = |parked: &Parked| parked.may_be_served(now, master, drift);
@@ -404,23 +401,24 @@ impl Claim {
         }
     }
 
-    /// Records that a master wrote the key for an entry that had waited there.
+    /// Records that a master wrote the key for a waiting entry.
     pub(crate) fn note_served(&mut self, master: MasterId) {
         self.doubts.gone.remove(master);
     }
 
-    /// Masters that cannot have the key: never asked, or they said so and were sent no other `SET` since.
+    /// Returns the masters that cannot have the key: never asked, or they said so and got no other `SET`
+    /// since.
     pub(crate) fn absent(&self, all: MasterSet) -> MasterSet {
         all.without(self.asked).union(self.refused()).union(self.doubts.gone)
     }
 
-    /// Records that a master met its own `SET`; returns its vote.
+    /// Records that a master found the key with this token already there; returns the master's vote.
     pub(crate) fn note_twin(&mut self, master: MasterId) -> Vote {
         self.doubts.twins.insert(master);
         Vote::Failed(Failure::SameServer)
     }
 
-    /// Counts the vote that nearly all are. One that comes too late to count is added to `late_count`.
+    /// Counts a grant, the usual vote. A grant that comes too late to count is added to `late_count`.
     #[inline]
     pub(crate) fn count_grant(&mut self, master: MasterId, quorum: usize, late_count: &mut u64) -> Counted {
         if self.votes == Votes::Void {
@@ -435,7 +433,7 @@ impl Claim {
         }
     }
 
-    /// Counts the answer to a release that nearly all are: the key was there and is deleted.
+    /// Counts the usual answer to a release: the key was there and is deleted.
     #[inline]
     pub(crate) const fn count_deleted(&mut self, master: MasterId, quorum: usize) -> Counted {
         let Some(release) = &mut self.release else { return Counted::Open };
@@ -455,7 +453,7 @@ impl Claim {
         self.tally.granted.insert(master);
     }
 
-    /// Records a vote of this claim's acquisition; a late one takes the place of "no answer".
+    /// Records a vote of this claim's acquisition. A late vote replaces "no answer".
     pub(crate) fn record(&mut self, master: MasterId, vote: Vote) {
         let Tally { granted, refused, failed } = &mut self.tally;
         match vote {
@@ -473,28 +471,27 @@ impl Claim {
         }
     }
 
-    /// Masters on which the key may live.
+    /// Returns the masters that may have the key.
     pub(crate) fn holders(&self) -> MasterSet {
         self.asked.without(self.refused())
     }
 
-    /// Masters that refused, and were not asked again.
+    /// Returns the masters that refused and were not asked again.
     pub(crate) fn refused(&self) -> MasterSet {
-        // A master where its entry may stand has not refused.
         self.tally.refused.without(self.doubts.sent_again)
     }
 
-    /// The round that is parked.
+    /// Returns the state of a parked round.
     pub(crate) fn parked_mut(&mut self) -> &mut Parked {
         self.parked.as_mut().expect("it is parked")
     }
 
-    /// The place of its entry in the queue of a master, as far as it is known.
+    /// Returns the entry's place in the queue of a master, if it is known.
     pub(crate) fn entry_at(&self, master: MasterId) -> Option<u64> {
         self.parked.as_ref().and_then(|parked| parked.at(master))
     }
 
-    /// Masters where a deletion is no proof ([`Doubts::unproven`]).
+    /// Returns the masters where a deletion is no proof ([`Doubts::unproven`]).
     #[inline(always)]
     pub(crate) fn unproven(&self) -> MasterSet {
         self.doubts.unproven(self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some()))
@@ -504,16 +501,16 @@ impl Claim {
         self.failures.iter().rev().find(|(failed, _)| *failed == master).map(|(_, failure)| failure)
     }
 
-    /// The release, which has begun.
+    /// Returns the release, which must have begun.
     #[inline]
     pub(crate) fn release_mut(&mut self) -> &mut Release {
         self.release.as_mut().expect(NO_RELEASE)
     }
 
-    /// When something is to be done for the release, or for the end of the time that the lock is left for.
+    /// Returns when the release needs work, or when the time of a left lock ends.
     pub(crate) fn release_deadline(&self, now: Instant, drift: Drift) -> Option<Instant> {
         let release = self.release?;
-        // Each pause is as long as all the time so far, so a master is asked about log2(TTL / limit) times.
+        // Each pause equals all the time so far, so a master is asked about log2(TTL / limit) times.
         let pause = (now - release.started).max(self.answer_limit);
         let again = (now + pause).min(self.gone_at(drift).max(now + self.answer_limit));
         let until = self.leaving().map(|leaving| leaving.until).filter(|until| *until > now);
@@ -521,7 +518,7 @@ impl Claim {
     }
 }
 
-/// Forgets failures. Nearly always there is none, and to ask costs less than to drop none.
+/// Forgets failures. There are hardly ever any, and the check costs less than clearing an empty list.
 #[inline(always)]
 fn forget(failures: &mut Vec<(MasterId, Failure)>) {
     if !failures.is_empty() {
@@ -529,7 +526,7 @@ fn forget(failures: &mut Vec<(MasterId, Failure)>) {
     }
 }
 
-/// A TTL in half the space: a claim is looked for at each reply, and the finding takes longer at other sizes.
+/// A TTL in 32 bits. Each reply looks a claim up, and the lookup is slower at other sizes of a claim.
 fn whole_ms(ttl: Ttl) -> u32 {
     const _: () = assert!(limits::MAX_TTL_MAX.as_millis() < u32::MAX as u128);
     u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX)
@@ -542,7 +539,8 @@ impl Release {
         self.deleted.union(self.absent).has(quorum) || self.sent.is_empty()
     }
 
-    /// Masters that said they deleted the key, masters that said it was gone, masters that may still have it.
+    /// Returns the numbers of masters that deleted the key, that no longer had it, and that may still have
+    /// it.
     pub(crate) const fn counts(&self) -> (usize, usize, usize) {
         let heard = self.deleted.union(self.absent);
         (self.deleted.count(), self.absent.count(), self.owed.without(heard).count())

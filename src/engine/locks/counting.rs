@@ -1,4 +1,4 @@
-//! Counters, times and events of locks, where a flow has to do more than to increase a number.
+//! Counters, times and events of locks, where a flow must do more than increment a number.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::engine::ground::Ground;
 use crate::event::Event;
 use crate::lock::Ttl;
 
-/// A lock was acquired of which more is to be noted.
+/// Records the times and the event of a noted lock's acquisition.
 #[cold]
 #[inline(never)]
 pub(crate) fn note_acquired(ground: &mut Ground, locks: &Locks, id: Id) {
@@ -31,7 +31,7 @@ pub(crate) fn note_acquired(ground: &mut Ground, locks: &Locks, id: Id) {
     }
 }
 
-/// A held lock is released, or an attempt given up: counts it, and notes what is to be noted.
+/// Counts the end of a held lock or of a cancelled attempt, and records its time and event.
 #[cold]
 #[inline(never)]
 pub(crate) fn note_ended(ground: &mut Ground, locks: &mut Locks, id: Id) {
@@ -48,8 +48,8 @@ pub(crate) fn note_ended(ground: &mut Ground, locks: &mut Locks, id: Id) {
     });
 }
 
-/// A lock is left to its TTL or for a time, after it was `held` so long; or masters showed that it was
-/// lost before.
+/// Counts a lock left to its TTL or for a time after it was `held` this long. `is_lost`: masters showed that
+/// the lock was lost before.
 #[cold]
 pub(crate) fn note_left(ground: &mut Ground, locks: &Locks, id: Id, held: Duration, is_lost: bool) {
     if is_lost {
@@ -61,7 +61,7 @@ pub(crate) fn note_left(ground: &mut Ground, locks: &Locks, id: Id, held: Durati
     }
 }
 
-/// A held lock is over without a release. Counts it once.
+/// Counts the loss of a held lock once.
 #[cold]
 pub(crate) fn note_lost(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let held = locks.ops.get_mut(id).held_mut().expect("it was held");
@@ -79,7 +79,7 @@ pub(crate) fn note_lost(ground: &mut Ground, locks: &mut Locks, id: Id) {
     );
 }
 
-/// A lock was held for so long: records the time if it is timed, and the event of its end.
+/// Records the hold time of a timed lock, and the event of its end.
 fn note_hold(
     ground: &mut Ground,
     locks: &Locks,
@@ -96,8 +96,7 @@ fn note_hold(
     }
 }
 
-/// The loss of a held lock was reported, or nearly happened: counts it once for each end of the validity.
-/// One that is over is no near loss.
+/// Counts a near loss, once for each end of the validity. A lock that is already over is no near loss.
 pub(crate) fn note_near_loss(ground: &mut Ground, locks: &mut Locks, id: Id, left: Duration) {
     let held = locks.ops.get_mut(id).held_mut().expect("it is held");
     if left.is_zero() || std::mem::replace(&mut held.is_near_loss, true) {
@@ -110,7 +109,7 @@ pub(crate) fn note_near_loss(ground: &mut Ground, locks: &mut Locks, id: Id, lef
     }
 }
 
-/// An extension has succeeded of a lock that was valid until then, with that TTL.
+/// Counts a successful extension of a lock that had this validity and TTL before.
 pub(crate) fn count_extension(
     ground: &mut Ground,
     locks: &mut Locks,

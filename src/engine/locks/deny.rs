@@ -1,4 +1,4 @@
-//! The end of an acquisition without the lock, and the freeing of any operation.
+//! The end of an acquisition without the lock, and of any operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::error::{AcquireError, Denial, HeldBy, Report, Round, Waited};
 use crate::event::Event;
 use crate::lock::{Failure, HolderTtl, Vote};
 
-/// Ends an acquisition as its latest attempt failed.
+/// Ends an acquisition with the failure of its latest attempt.
 pub(crate) fn deny(core: &mut Core, id: Id) {
     let Core { ground, locks, .. } = core;
     let denied = locks.ops.get_mut(id).tries.denied.take().expect("an attempt failed");
@@ -20,8 +20,8 @@ pub(crate) fn deny(core: &mut Core, id: Id) {
     end_denied(core, id, error);
 }
 
-/// The wait of one in the queue is over: says what is known of the lock, by those before it or by the
-/// masters.
+/// Ends the wait of a queued acquisition. The error says what the engine's callers before it, or the masters,
+/// know about the lock.
 pub(crate) fn deny_queued(core: &mut Core, id: Id) {
     let now = core.ground.now;
     let op = core.locks.ops.get(id);
@@ -33,7 +33,7 @@ pub(crate) fn deny_queued(core: &mut Core, id: Id) {
         if let Some(holding) = head.map(|place| core.locks.ops.at(place))
             && let Some(held) = holding.held()
         {
-            // Its keys outlive its validity by the drift allowance.
+            // The keys outlive the validity by the drift allowance.
             let end = held_until + core.ground.config.drift.of(held.ttl.as_duration());
             holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
             held_by = HeldBy::ThisClient;
@@ -47,7 +47,7 @@ pub(crate) fn deny_queued(core: &mut Core, id: Id) {
     }
     let asking = asking.map(|place| core.locks.ops.at(place));
     let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
-        // Masters answer the same to all who want the lock: contention, or an outage.
+        // Masters would give this caller the same answer: contention, or an outage.
         Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.obstacle, asking.readers()),
         None => {
             let labels = core.ground.config.labels.iter().cloned();
@@ -64,7 +64,7 @@ pub(crate) fn deny_queued(core: &mut Core, id: Id) {
     end_denied(core, id, error);
 }
 
-/// Ends an acquisition for want of room.
+/// Ends an acquisition because there is no room.
 pub(crate) fn refuse(core: &mut Core, id: Id) {
     end_denied(core, id, AcquireError::Overloaded);
 }
@@ -85,7 +85,7 @@ fn end_denied(core: &mut Core, id: Id, mut error: AcquireError) {
     core.ground.report_outcome(id, Outcome::Acquire(Err(error)));
 }
 
-/// Frees an operation that is over.
+/// Frees a finished operation.
 pub(crate) fn end_op(core: &mut Core, id: Id) {
     turns::leave_queue(&mut core.ground, &core.masters.fleet, &mut core.locks, id, Duration::ZERO);
     let op = core.locks.ops.get_mut(id);

@@ -1,30 +1,33 @@
-//! Doubts about the masters of a claim: which answers to its release prove that the key is gone there.
+//! Doubts about a claim's masters: which of their answers to the release prove that the key is gone.
 
 use crate::lock::{MasterId, MasterSet};
 
-/// Masters of which it is not sure what they have carried out, or will.
+/// Masters that may have executed commands without our knowing, or may still do so.
 #[derive(Debug)]
 pub(crate) struct Doubts {
-    /// Their answer to the `SET` showed that it had been carried out there before. It is sent to each master
-    /// once, so another address leads to the same server. They are released as all others, and never vote.
+    /// Masters whose answer to the `SET` showed that the server had already executed it. Each master gets the
+    /// `SET` once, so another address leads to the same server. They get releases like the others, but never
+    /// vote.
     pub(crate) twins: MasterSet,
-    /// Their connection broke before they answered the `SET`: it may still be carried out there, after any
+    /// Masters whose connection broke before they answered the `SET`. They may still execute it, even after a
     /// release.
     pub(crate) connection_lost: MasterSet,
-    /// They were sent another `SET`: where the first was refused the key may live all the same, and where it
-    /// may still be carried out, one key that was deleted does not show which of the two it was. Or another
-    /// process answered for them, while the one before may go on with the key: as if that came late.
+    /// Masters that got another `SET`. A refused first `SET` does not exclude that the key lives there. If
+    /// the first `SET` may still be executed, one deleted key does not show which of the two keys was
+    /// deleted. Also masters for which another process answered while the process before may go on with the
+    /// key, as if its `SET` came late.
     pub(crate) sent_again: MasterSet,
-    /// They no longer had the key when they were last asked, and were sent no other `SET` since.
+    /// Masters that no longer had the key in their last answer, and got no other `SET` since.
     pub(crate) gone: MasterSet,
-    /// They refused to run the `SET`, by their answer. They are released as all others, since a proxy may send such
-    /// an answer after a `SET` that ran, but their keys do not count as left behind.
+    /// Masters that answered that they did not run the `SET`. They get releases like the others, because a
+    /// proxy may send such an answer after a `SET` that ran. Their keys do not count as left behind.
     pub(crate) unrun: MasterSet,
-    /// They owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
+    /// Masters that owe an answer to another `SET`. Whatever they say before it, the key may exist after it.
     pub(crate) owes_repair: MasterSet,
-    /// They owe an answer to an extension.
+    /// Masters that owe an answer to an extension.
     pub(crate) owes_extension: MasterSet,
-    /// Their connection broke while they did: it may still be carried out there, after any other.
+    /// Masters whose connection broke before they answered an extension. They may still execute it, after any
+    /// other command.
     pub(crate) lost_extension: MasterSet,
 }
 
@@ -40,22 +43,22 @@ impl Doubts {
         lost_extension: MasterSet::EMPTY,
     };
 
-    /// Records that masters were sent the `SET` of a lock that is held.
+    /// Records that masters got the `SET` of a held lock again.
     pub(crate) fn note_repair(&mut self, sent: MasterSet) {
         self.sent_again = self.sent_again.union(sent);
         self.gone = self.gone.without(sent);
         self.owes_repair = self.owes_repair.union(sent);
     }
 
-    /// Another process answers for a master, which may have been `asked`. Returns whether nothing that was
-    /// sent to the one before will be carried out any more: that has ended, and so have all before it.
+    /// Notes that another process answers for a master, which may have been `asked`. Returns whether every
+    /// command sent to the process before is over: that process `has_ended`, and so have all before it.
     pub(crate) fn note_restart(&mut self, master: MasterId, asked: MasterSet, has_ended: bool) -> bool {
         self.gone.remove(master);
         if !has_ended && asked.contains(master) {
             self.sent_again.insert(master);
             self.connection_lost.insert(master);
         }
-        // A second `SET` may have gone to a process before that one.
+        // A second `SET` may have gone to an even earlier process.
         let is_certain = has_ended && !self.sent_again.contains(master);
         if is_certain {
             self.connection_lost.remove(master);
@@ -64,8 +67,8 @@ impl Doubts {
         is_certain
     }
 
-    /// Masters where a deletion is no proof: one key of two was deleted, and the other may still come. For a
-    /// rest, an extension or another rest that may still come is enough.
+    /// Returns the masters where a deletion is no proof: one of two keys was deleted, and the other may still
+    /// come. For a rest, a lost extension or a lost earlier rest is enough.
     #[inline(always)]
     pub(crate) fn unproven(&self, is_rest: bool) -> MasterSet {
         let unproven = self.sent_again.intersection(self.connection_lost);
@@ -77,7 +80,7 @@ impl Doubts {
 mod tests {
     use super::*;
 
-    /// The next process may have its data back.
+    /// The next process may have restored its data.
     #[test]
     fn an_absence_says_nothing_of_the_next_process() {
         let master = MasterId::new(0).expect("small");

@@ -1,4 +1,4 @@
-//! Fenced locks: which fencing token an attempt has, and what follows when masters refuse it.
+//! Fenced locks: the fencing token of each attempt, and what follows when masters refuse it.
 //!
 //! ```text
 //!   caller's wall clock ─┐
@@ -9,28 +9,29 @@
 //!
 //! # Why tokens grow
 //!
-//! Each vote that counts was given for this attempt's own token, by a master whose fence was smaller then and
-//! is as large now. Some master voted for both of two holders. If the second asked after the first was
-//! answered, that master had the first one's fence when it voted for the second, or had lost it. If it lost
-//! it in a restart, it was in quarantine until its clock was farther on than its window is wide
-//! (`lock/fencing.rs`), so that whatever it then takes is larger than all that it took before. That holds for
-//! votes that are given after the quarantine, not for those that are counted after it: masters that are in
-//! quarantine when a fenced attempt begins do not count for it at all.
+//! Each vote that counts was given for this attempt's token, by a master whose fence was smaller before and
+//! is as large afterwards. Two holders share a master that voted for both. If the second holder asked after
+//! the first was answered, that master had the first holder's fence when it voted for the second, or had lost
+//! it. If a restart lost the fence, the master was in quarantine until its clock had moved on by more than
+//! its window's width (`lock/fencing.rs`). So any token that it accepts afterwards is larger than every token
+//! that it accepted before. That holds for votes given after the quarantine, not for votes counted after it.
+//! So a master in quarantine at the start of a fenced attempt does not count for that attempt at all.
 //!
-//! No clock of a client matters for this, nor whether the lock itself is valid. The one condition is that a
-//! master's clock is not set back while it has lost a fence, by a restart or because the fence expired.
+//! Neither a client's clock nor the validity of the lock matters for this. The one condition is that a
+//! master's clock is not set back while the master lacks a fence, after a restart or because the fence
+//! expired.
 //!
 //! # Handover, extension and repair
 //!
-//! Fenced locks are never handed over within the engine (`handover.rs`): a swap would leave the fence where
-//! it is. Extensions leave the fence alone: it may expire while the lock is held, as its token has left the
-//! window by then. Masters that are asked again for a held lock (`hold.rs`) set its fence, too, so that the
-//! margin is one of fences as well.
+//! Fenced locks are never handed over within the engine (`handover.rs`), because a swap would not raise the
+//! fence. Extensions do not touch the fence either: it may expire while the lock is held, because its token
+//! has left the window by that time. A repair of a held lock (`hold.rs`) also sets the fence, so that the
+//! margin covers fences.
 //!
-//! An adopted lock (`adopt.rs`) keeps its token: to the storage its holder is the same. Its adoption counts
-//! on masters that have the handle's value, each of which took this token before. So the next holder's is
-//! larger, as behind the first quorum. A master whose fence is larger refuses: a late command may have put
-//! the value there again, behind another holder. The release raises the fence as any other.
+//! An adopted lock (`adopt.rs`) keeps its token, because the storage sees one holder. The adoption counts on
+//! masters with the handle's value, and each of these accepted the token before. So the next holder's token
+//! is larger, as after the first quorum. A master with a larger fence refuses, because a late command may
+//! have restored the value after another holder. The release raises the fence as usual.
 
 use std::iter;
 use std::time::{Duration, Instant};
@@ -45,16 +46,16 @@ use crate::lock::command::fenced::{Fence, FenceState, FencedAnswer, Refusal};
 use crate::lock::command::park::ParkMode;
 use crate::lock::{Failure, FencingToken, MasterId, MasterSet, Tally, TokenRefusal, Vote};
 
-/// State that only an acquisition of a fenced lock has.
+/// State of a fenced acquisition.
 #[derive(Debug)]
 pub(crate) struct Fencing {
-    /// The next token is larger than this.
+    /// The next token exceeds this number.
     floor: u64,
-    /// The token of the attempt under way.
+    /// Token of the current attempt.
     token: FencingToken,
-    /// Attempts in a row that followed the one before without a pause.
+    /// Consecutive attempts without a pause before them.
     renumbering_count: u32,
-    /// Reports of masters that refused it.
+    /// Reports of the masters that refused the current attempt.
     refusals: Vec<(MasterId, FenceState)>,
 }
 
@@ -63,25 +64,25 @@ impl Fencing {
         Self { floor: 0, token: FencingToken::near(0), renumbering_count: 0, refusals: Vec::new() }
     }
 
-    /// An attempt begins at this time by the masters' clocks: draws its token.
+    /// Begins an attempt at this time of the masters' clocks: draws its token.
     pub(crate) fn begin_attempt(&mut self, masters_us: u64) -> FencingToken {
         self.token = FencingToken::near(masters_us.max(self.floor + 1));
         if self.refusals.is_empty() {
-            // No master refused the one before.
+            // No master refused the previous attempt.
             self.renumbering_count = 0;
         }
         self.refusals.clear();
         self.token
     }
 
-    /// A master refused the attempt under way. Returns what it has against the token, if anything.
+    /// Notes a master's refusal of the current attempt. Returns the master's objection to the token, if any.
     pub(crate) fn note_refusal(&mut self, master: MasterId, state: FenceState) -> Option<Failure> {
         self.refusals.push((master, state));
         token_refusal(state, self.token).map(Failure::TokenRefused)
     }
 
-    /// So many masters refused an attempt that no quorum is left: learns from them what the next token should
-    /// be. Returns the masters on which somebody has the lock.
+    /// Learns the next token from the refusals of an attempt that can get no quorum. Returns the masters
+    /// where another holder has the lock.
     pub(crate) fn judge(
         &mut self,
         now: Instant,
@@ -93,20 +94,20 @@ impl Fencing {
         self.busy().map(|(master, _)| master).collect()
     }
 
-    /// Whether another attempt may follow without a pause; counts it if so.
+    /// Whether another attempt may follow without a pause. Counts that attempt.
     pub(crate) fn may_renumber(&mut self) -> bool {
         let may = self.renumbering_count < limits::RENUMBERING_COUNT_MAX;
         self.renumbering_count += u32::from(may);
         may
     }
 
-    /// No more attempts without a pause: what was reported of the key in the way goes to `obstacle`.
+    /// Ends a series of attempts without pauses: passes the reports about the key in the way to `obstacle`.
     pub(crate) fn end_row(&mut self, now: Instant, obstacle: &mut Obstacle) {
         self.renumbering_count = 0;
         self.busy().for_each(|(master, state)| obstacle.note(now, master, state.holder));
     }
 
-    /// Whether a master has something against the token.
+    /// Whether a master objects to the token.
     pub(crate) fn is_token_refused(&self) -> bool {
         self.refusals.iter().any(|(_, state)| state.refusal != Refusal::Busy)
     }
@@ -115,9 +116,8 @@ impl Fencing {
         self.refusals.iter().filter(|(_, state)| state.refusal == Refusal::Busy).copied()
     }
 
-    /// Learns from the answers what the next token should be. Returns the time of the masters: the middle of
-    /// their clocks, for a quorum has to agree. A master that granted does not tell its time, and the token
-    /// stands for it.
+    /// Learns the next token from the answers. Returns the masters' time: the middle of their clocks, because
+    /// a quorum must agree. A master that granted does not tell its time; the token stands in for it.
     fn learn(&mut self, tally: &Tally, half_us: u64) -> u64 {
         let token = self.token.as_u64();
         let granted = iter::repeat_n(token, tally.granted.count());
@@ -126,15 +126,15 @@ impl Fencing {
         times.sort_unstable();
         let middle = times.get(times.len() / 2).copied().unwrap_or(token);
         let time = if middle == token { self.beside(half_us) } else { middle };
-        // A fence beyond their window is one that no token of theirs can pass; it is left to its master.
+        // No token in their window can pass a fence beyond it. Such a fence is left to its master.
         let fences = self.refusals.iter().map(|(_, state)| state.fence).chain(granted).chain([self.floor]);
         self.floor = fences.filter(|fence| *fence < time.saturating_add(half_us)).max().unwrap_or(0);
         time
     }
 
-    /// A time beside the token, where the middle clock is hidden behind a grant: the same token again would get
-    /// the same answers. It lies a quarter of the window towards the closest clock that is out of reach. If
-    /// that is the wrong side, more masters refuse, and so tell their time.
+    /// Returns a time beside the token, for the case that a grant hides the middle clock: the same token
+    /// would get the same answers. The time lies a quarter of the window from the token, towards the closest
+    /// clock out of reach. On the wrong side, more masters refuse and so tell their time.
     fn beside(&self, half_us: u64) -> u64 {
         let (token, step) = (self.token.as_u64(), half_us / 2);
         let refused = self.refusals.iter().map(|(_, state)| state);
@@ -148,12 +148,12 @@ impl Fencing {
     }
 }
 
-/// The fence of a lock with this token.
+/// Returns the fence for a token.
 pub(crate) fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
 }
 
-/// A kind of lock, and its fence.
+/// Returns the mode of a parked lock of this kind, with its fence.
 pub(crate) fn park_mode(config: &Config, kind: Kind) -> ParkMode {
     match kind {
         Kind::Plain => ParkMode::Plain,
@@ -162,7 +162,7 @@ pub(crate) fn park_mode(config: &Config, kind: Kind) -> ParkMode {
     }
 }
 
-/// The vote in the answer to an attempt, from which `fencing` learns.
+/// Returns the vote in the answer to an attempt. `fencing` learns from the answer.
 pub(crate) fn vote(
     answer: FencedAnswer,
     master: MasterId,
@@ -183,7 +183,7 @@ pub(crate) fn vote(
     })
 }
 
-/// The objection to the token in a refusal, if there is one.
+/// Returns the objection to the token in a refusal, if any.
 fn token_refusal(state: FenceState, token: FencingToken) -> Option<TokenRefusal> {
     let by = Duration::from_micros(state.time_us.abs_diff(token.as_u64()));
     match state.refusal {
@@ -227,7 +227,7 @@ mod tests {
         FenceState { refusal, fence, holder: HolderTtl::Unknown, time_us }
     }
 
-    /// The answers of masters to a token, then the token after it.
+    /// Feeds the masters' answers to a token, and returns the next token.
     fn next(fencing: &mut Fencing, granted: usize, answers: &[FenceState]) -> u64 {
         let master = |index| MasterId::new(index).expect("small");
         fencing
@@ -255,9 +255,9 @@ mod tests {
     fn the_next_token_follows_the_clocks_of_a_quorum() {
         let (now, ahead) = (50_000, 3_600_050_000);
         let future = state(Refusal::Future, 0, now);
-        // One master's clock is an hour ahead, and so is the client's.
+        // The clocks of one master and of the client are an hour ahead.
         assert_eq!(next(&mut fencing(ahead), 1, &[future, future]), now);
-        // The client's alone is wrong.
+        // Only the client's clock is wrong.
         assert_eq!(next(&mut fencing(ahead), 0, &[future, future, future]), now);
         let past = |time_us| state(Refusal::Past, 0, time_us);
         assert_eq!(next(&mut fencing(1), 0, &[past(now), past(ahead), past(now + 3)]), now + 3);
@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Masters with clocks of their own, which answer as the script does; and a client that asks them every
+    /// Masters with separate clocks that answer like the script, and a client that asks them every
     /// millisecond.
     struct Masters {
         ahead_us: [i64; 5],
@@ -300,7 +300,7 @@ mod tests {
         const HALF_US: u64 = 1_000_000;
         const START_US: u64 = 3_600_000_000;
 
-        /// What this master says to a token, that long after the start.
+        /// Returns a master's answer to a token, this long after the start.
         fn ask(&mut self, master: usize, passed_us: u64, token: u64) -> Result<(), FenceState> {
             let time_us = (Self::START_US + passed_us).saturating_add_signed(self.ahead_us[master]);
             let refusal = if token <= self.fences[master] {
@@ -316,7 +316,7 @@ mod tests {
             Err(state(refusal, self.fences[master], time_us))
         }
 
-        /// The time at which a quorum grants to a client whose clock is that far ahead.
+        /// Returns when a quorum grants to a client whose clock is this far ahead.
         fn granted_after(&mut self, client_ahead_us: i64) -> Option<Duration> {
             let start = Instant::now();
             let mut clock = WallClock::unset(start);
@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// Two masters that grant hide their clocks behind the token: it must leave its place all the same.
+    /// Two granting masters hide their clocks behind the token, which must move anyway.
     #[test]
     fn agreeing_clocks_of_a_quorum_grant_in_time() {
         let as_seen = [868_000, -477_000, -66_000, 126_000_000, -480_000];

@@ -1,13 +1,12 @@
-//! A lock that is held: its extension, its repair, its renewals, and the report of its loss.
+//! A held lock: its extensions, repairs and renewals, and the report of its loss.
 //!
-//! A repair asks masters again for a lock that they missed while they were away, so that more of them may
-//! be lost without harm. Only for a lock that is valid and of which a quorum is known to have the key: then
-//! it is nobody else's to take. One that masters have shown to be lost, or that was broken by force, is not
-//! put back. The key that is put back ends with those of the other masters. The fence of a fenced lock is
-//! set with it.
+//! A repair sends a lock again to masters that missed it while they were away, so that the lock survives more
+//! failures. Only a valid lock that a quorum is known to have is repaired: no other client can take such a
+//! lock. A lock that masters have shown to be lost, or that was broken by force, is not put back. The
+//! repaired key ends with the other masters' keys. A repair also sets the fence of a fenced lock.
 //!
-//! The loss is reported by the local clock, a tenth of the validity before it ends, whatever the masters
-//! answer; or at once, when masters that cannot have the key leave no quorum.
+//! The local clock decides when a loss is reported: a tenth of the validity before its end, whatever the
+//! masters answer. The report comes at once if so many masters cannot have the key that no quorum is left.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +30,7 @@ use crate::limits;
 use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote, whole_ms};
 
-/// Takes an extension.
+/// Takes an extension request.
 pub(crate) fn submit_extend(core: &mut Core, id: Id, ttl: Duration) {
     let started = core.ground.config.ttl(ttl).map_err(ExtendError::Input);
     if let Err(error) = started.and_then(|ttl| start_extend(core, id, ttl)) {
@@ -40,12 +39,12 @@ pub(crate) fn submit_extend(core: &mut Core, id: Id, ttl: Duration) {
         decide_extend(core, id);
         core.locks.arm(&mut core.ground, id);
     }
-    // The validity may end sooner now than the next waiter in the queue expects.
+    // The validity may end sooner now than the next waiter expects.
     turns::tend_queue_of(&mut core.ground, &core.masters.fleet, &mut core.locks, id);
 }
 
-/// Queues the extension on every usable master that may hold the key and will not cut it short
-/// afterwards.
+/// Queues the extension on every usable master that may hold the key, unless an earlier, shorter extension
+/// may still reach that master.
 fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
     let Core { ground, masters, locks } = core;
     let now = ground.now;
@@ -54,7 +53,7 @@ fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
     let claim_id = op.claim;
     let held = op.held_mut().ok_or(ExtendError::NotHeld)?;
     let claim = locks.claims.get_mut(claim_id);
-    // A renewal gives way to the caller's own.
+    // The caller's extension replaces a renewal in progress.
     if held.extension.is_some_and(|extension| !extension.is_renewal) {
         return Err(ExtendError::Busy);
     }
@@ -69,7 +68,7 @@ fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
     let deadline = (now + answer_limit).min(held.valid_until);
     held.round = held.round.wrapping_add(1);
     let round = held.round;
-    // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
+    // Masters may apply a shorter TTL even if the round fails, so it counts at once.
     if extended_until < held.valid_until {
         held.ttl = ttl;
         op.move_validity(extended_until);
@@ -100,7 +99,7 @@ fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
     Ok(())
 }
 
-/// Why a master was not sent an extension.
+/// Explains why a master did not get an extension.
 fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) -> Failure {
     let master = link.master;
     if !claim.asked.contains(master) {
@@ -116,7 +115,7 @@ fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) 
     }
 }
 
-/// The vote of a master on an extension, also one whose round is over.
+/// Takes a master's vote on an extension, also after the round.
 pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, round: u32, vote: Vote) {
     let Some(op) = core.locks.ops.find_mut(id) else { return };
     let claim_id = op.claim;
@@ -125,9 +124,9 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, round: u32,
     let is_twin = vote == Vote::Granted && claim.doubts.twins.contains(master);
     let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
     match vote {
-        // Whichever round it answers: this master no longer holds the key.
+        // Whatever round this answers, the master no longer holds the key.
         Vote::Refused { .. } => claim.note_gone(core.ground.now, master, core.ground.config.drift),
-        // Also after the verdict: this master holds it for as long as the others.
+        // This also counts after the verdict: the master's key lives as long as the others'.
         Vote::Granted if held.round == round => claim.tally.granted.insert(master),
         _ => {}
     }
@@ -155,7 +154,7 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, round: u32,
     decide_extend(core, id);
 }
 
-/// Votes have come that may decide the extension under way.
+/// Decides the extension in progress, if the votes suffice.
 fn decide_extend(core: &mut Core, id: Id) {
     let now = core.ground.now;
     let quarantined = core.masters.fleet.quarantined(now);
@@ -165,9 +164,9 @@ fn decide_extend(core: &mut Core, id: Id) {
     let Extension { valid_until, tally, is_renewal, .. } = held.extension.expect("an extension is under way");
     let verdict = tally.verdict(core.masters.fleet.count(), quarantined);
     let spare = core.masters.fleet.spare();
-    // Only masters that cannot have the key prove that no quorum can be left; silence does not (I16).
+    // Only masters that cannot have the key prove the loss; silence does not (I16).
     let is_lost = tally.refused.count() > spare;
-    // An answer that is still to come may prove it.
+    // A missing answer may prove the loss.
     let may_be_lost = core.masters.fleet.all.without(tally.granted.union(tally.failed)).count() > spare;
     let is_complete = tally.heard() == core.masters.fleet.all;
     if verdict == Verdict::Open || (verdict != Verdict::Granted && !is_lost && may_be_lost && !is_complete) {
@@ -175,7 +174,7 @@ fn decide_extend(core: &mut Core, id: Id) {
     }
     held.extension = None;
     let before = (held.valid_until, held.ttl);
-    // The lock must be valid still: one that was called lost never comes back (I11).
+    // A lock once called lost never becomes valid again (I11).
     let is_valid = now < held.valid_until;
     let result = if verdict == Verdict::Granted && is_valid && now < valid_until {
         held.ttl = ttl;
@@ -211,7 +210,7 @@ fn decide_extend(core: &mut Core, id: Id) {
     }
 }
 
-/// An answer came after its round: ends the validity if it proves that the lock is lost.
+/// Takes an answer that came after its round. Ends the validity if the answer proves the loss.
 fn check_loss(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get(id);
@@ -229,7 +228,7 @@ fn check_loss(core: &mut Core, id: Id) {
     }
 }
 
-/// The lock is lost.
+/// The lock is lost: ends its validity, and counts and reports the loss.
 fn end_validity(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get_mut(id);
@@ -240,8 +239,7 @@ fn end_validity(core: &mut Core, id: Id) {
     turns::tend_queue_of(ground, &masters.fleet, locks, id);
 }
 
-/// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it
-/// is put back.
+/// Only extended masters hold the lock for all of its new validity. Repairs the masters without the key.
 fn settle_extension(core: &mut Core, id: Id, tally: &Tally) {
     let claim = core.locks.claims.get_mut(core.locks.ops.get(id).claim);
     claim.tally.granted = tally.granted;
@@ -250,7 +248,7 @@ fn settle_extension(core: &mut Core, id: Id, tally: &Tally) {
     gone.iter().for_each(|master| repair_op(core, master, id));
 }
 
-/// The extension's time is over: who has not answered has failed.
+/// The extension's time is over: every master without an answer has failed.
 fn miss_extend(core: &mut Core, id: Id) {
     let op = core.locks.ops.get_mut(id);
     let (claim_id, ttl) = (op.claim, op.asked.ttl);
@@ -270,7 +268,7 @@ fn miss_extend(core: &mut Core, id: Id) {
     decide_extend(core, id);
 }
 
-/// Something may be due for a lock that is held.
+/// Does what is due for a held lock.
 pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     let now = core.ground.now;
     let held = core.locks.held(id);
@@ -287,8 +285,8 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     }
 }
 
-/// Sends an extension without an outcome; a failure is an event. It is one like the caller's own, which replaces
-/// it; one that fails is tried again until the validity ends.
+/// Renews a lock: sends an extension without an outcome. A failure is an event, and the renewal is repeated
+/// until the validity ends.
 fn renew(core: &mut Core, id: Id) {
     let op = core.locks.ops.get_mut(id);
     let Some(Held { renewal: Some(renewal), valid_until, .. }) = op.held_mut() else {
@@ -302,10 +300,10 @@ fn renew(core: &mut Core, id: Id) {
     extend_as_renewal(core, id, ttl);
 }
 
-/// Sends an extension that nobody but the keeping of the lock asks for.
+/// Sends an extension as a renewal.
 fn extend_as_renewal(core: &mut Core, id: Id, ttl: Ttl) {
     if let Err(error) = start_extend(core, id, ttl) {
-        // The validity has ended, or the longest hold is reached.
+        // The validity is over, or the longest hold would be exceeded.
         return note_failed_renewal(&mut core.ground, &core.locks, id, &error);
     }
     if let Some(Held { extension: Some(extension), .. }) = core.locks.ops.get_mut(id).held_mut() {
@@ -314,8 +312,8 @@ fn extend_as_renewal(core: &mut Core, id: Id, ttl: Ttl) {
     decide_extend(core, id);
 }
 
-/// A connection broke over which an extension may have asked. Here, too, even a grant is void: a restart may
-/// have taken the key since.
+/// A connection that carried an extension broke. Even a grant is void, because a restart may have removed the
+/// key.
 pub(crate) fn lose_vote(core: &mut Core, master: MasterId, id: Id) {
     let held = core.locks.held(id);
     let round = held.round;
@@ -325,24 +323,24 @@ pub(crate) fn lose_vote(core: &mut Core, master: MasterId, id: Id) {
     }
 }
 
-/// A master can be asked again, over a new connection or after a silence.
+/// Repairs all locks on a master that is reachable again, over a new connection or after a silence.
 pub(crate) fn repair(core: &mut Core, master: MasterId) {
     for id in core.locks.ops.ids() {
         repair_op(core, master, id);
     }
 }
 
-/// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
+/// Sends a lock's `SET` to a master that is not known to hold the lock for all of its validity.
 pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get(id);
     let Some(&Held { valid_until, extension, round, .. }) = op.held() else { return };
     let claim = locks.claims.get_mut(op.claim);
     let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.doubts.twins).contains(master);
-    // Its entry may still be served there, or its park come late.
+    // The master may still serve the entry, or get a late park.
     let is_served = |parked: &Parked| parked.may_be_served(ground.now, master, ground.config.drift);
     let is_parked = claim.parked.as_ref().is_some_and(is_served);
-    // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
+    // Without a proven quorum, another client may have the lock, or may have had it.
     let is_proven = claim.tally.granted.has(masters.fleet.quorum);
     if ground.now >= valid_until
         || is_known
@@ -352,7 +350,7 @@ pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     {
         return;
     }
-    // An extension under way may succeed or fail: the grant is to be true in either case.
+    // The extension in progress may succeed or fail. The key must live long enough for both cases.
     let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
     let left = end + ground.config.drift.of(op.asked.ttl.as_duration()) - ground.now;
     let left_ms = whole_ms(left);
@@ -364,9 +362,8 @@ pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     claim.note_repair(sent);
 }
 
-/// The answer to a `SET` that was sent again. Only a grant says anything: a key in the way may be this
-/// lock's own, from a `SET` whose answer was lost with its connection. An extension sent since has an
-/// answer of its own.
+/// Takes the answer to a repair. Only a grant counts: the key in the way may be this lock's, from a `SET`
+/// whose answer was lost with its connection. An extension sent later has a separate answer.
 pub(crate) fn handle_repair_vote(core: &mut Core, master: MasterId, id: Id, round: u32, vote: &Vote) {
     let Core { ground, locks, .. } = core;
     let Some(op) = locks.ops.find(id) else { return };
@@ -382,7 +379,7 @@ pub(crate) fn handle_repair_vote(core: &mut Core, master: MasterId, id: Id, roun
     }
 }
 
-/// Keeps a held lock from now on, for `max_hold` in all.
+/// Renews a held lock from now on, for at most `max_hold` after `since`.
 pub(crate) fn begin_renewal(
     ground: &mut Ground,
     locks: &mut Locks,
@@ -398,7 +395,7 @@ pub(crate) fn begin_renewal(
     locks.arm(ground, id);
 }
 
-/// Reports the loss of a held lock, once.
+/// Takes the request to report the loss of a held lock once.
 pub(crate) fn submit_notify_loss(ground: &mut Ground, locks: &mut Locks, id: Id) {
     if let Some(held) = locks.ops.find_mut(id).and_then(Op::held_mut) {
         held.notifies_loss = true;
@@ -406,7 +403,7 @@ pub(crate) fn submit_notify_loss(ground: &mut Ground, locks: &mut Locks, id: Id)
     }
 }
 
-/// An extension has its verdict: plans what follows for a lock that is kept.
+/// Plans the next renewal after the verdict of an extension.
 fn follow_extension(ground: &mut Ground, locks: &mut Locks, id: Id, is_extended: bool) {
     let op = locks.ops.get_mut(id);
     let ttl = op.asked.ttl;
@@ -421,7 +418,7 @@ fn follow_extension(ground: &mut Ground, locks: &mut Locks, id: Id, is_extended:
     locks.arm(ground, id);
 }
 
-/// A renewal has failed, or none will follow.
+/// Reports a failed renewal, or the end of renewals.
 #[cold]
 fn note_failed_renewal(ground: &mut Ground, locks: &Locks, id: Id, error: &ExtendError) {
     if ground.events.is_observed && locks.held(id).renewal.is_some() {
@@ -430,7 +427,7 @@ fn note_failed_renewal(ground: &mut Ground, locks: &Locks, id: Id, error: &Exten
     }
 }
 
-/// Reports that no renewal follows before the longest hold, if that is so.
+/// Reports the longest hold, if no renewal follows.
 fn note_renewals_end(ground: &mut Ground, locks: &Locks, id: Id) {
     if let Held { renewal: Some(renewal), since, .. } = locks.held(id)
         && renewal.renew_at.is_none()
@@ -440,7 +437,7 @@ fn note_renewals_end(ground: &mut Ground, locks: &Locks, id: Id) {
     }
 }
 
-/// Reports, once, that a lock is lost or about to be, and keeps it no longer.
+/// Reports once that a lock is lost or about to be, and ends its renewals.
 fn report_loss(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let Some(held) = locks.ops.get_mut(id).held_mut() else { return };
     let valid_until = held.valid_until;

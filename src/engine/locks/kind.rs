@@ -1,4 +1,4 @@
-//! The kinds of lock as the masters know them: what each one's commands and replies are.
+//! The kinds of lock on the masters: the commands and replies of each.
 
 use crate::handle::Kind;
 use crate::lock::command;
@@ -8,7 +8,7 @@ use crate::lock::{NamedScript, Vote};
 use crate::resp::Reply;
 
 impl Kind {
-    /// By whose commands it is extended and released.
+    /// Returns whose commands extend and release the lock.
     #[inline]
     pub(crate) const fn tag(self) -> Tag {
         match self {
@@ -19,8 +19,8 @@ impl Kind {
     }
 }
 
-/// By whose commands a request is made. A claim of any kind may be parked: then its attempts and their
-/// release are parks and their ends.
+/// Whose commands a request uses. A claim of any kind may be parked: then its attempts are parks, and its
+/// releases end parks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tag {
     Plain,
@@ -32,7 +32,7 @@ pub(crate) enum Tag {
 impl Tag {
     pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Fenced, Self::Shared, Self::Parked];
 
-    /// The scripts that are loaded behind an attempt.
+    /// Returns the scripts that are loaded after an attempt.
     pub(crate) const fn scripts(self) -> &'static [NamedScript] {
         match self {
             Self::Plain => &[],
@@ -42,17 +42,17 @@ impl Tag {
         }
     }
 
-    /// Whether the release is a script of its own, also where the server has a native command.
+    /// Whether the release is a separate script, even where the server has a native command.
     pub(crate) const fn releases_by_script(self) -> bool {
         matches!(self, Self::Fenced | Self::Shared | Self::Parked)
     }
 
-    /// Whether the extension is a script of its own.
+    /// Whether the extension is a separate script.
     pub(crate) const fn extends_by_script(self) -> bool {
         matches!(self, Self::Shared)
     }
 
-    /// The vote in the answer to a held lock that was put back.
+    /// Returns the vote in the answer to a repair.
     pub(crate) fn repair_vote(self, reply: &Reply<'_>) -> Result<Vote, WrongShape> {
         match self {
             Self::Plain | Self::Parked => command::answer::acquire_vote(reply),
@@ -62,7 +62,7 @@ impl Tag {
     }
 }
 
-/// The answer to an attempt that has a script, which may say more than a vote.
+/// Answer to an attempt that uses a script. It may say more than a vote.
 #[derive(Debug)]
 pub(crate) enum AttemptAnswer {
     Fenced(FencedAnswer),
@@ -72,7 +72,7 @@ pub(crate) enum AttemptAnswer {
 fn fenced_repair_vote(answer: FencedAnswer) -> Vote {
     match answer {
         FencedAnswer::Granted => Vote::Granted,
-        // Its TTL began earlier than this request: nothing is known of its end.
+        // The key's TTL began before this request, so its end is unknown.
         FencedAnswer::Own => Vote::Pending,
         FencedAnswer::Refused(refusal) => Vote::Refused { holder: refusal.holder },
         FencedAnswer::Failed(failure) => Vote::Failed(failure),

@@ -1,13 +1,12 @@
-//! Locks that are given up and not released: left to the end of their TTL, or for a time.
+//! Locks that their holder gives up without a release: left to the end of their TTL, or for a time.
 //!
-//! A lock that is left to its TTL sends nothing any more: its claim and its operation are forgotten at
-//! once, and late answers find nothing. Its key ends by its TTL. A grant that comes late on a minority is
-//! part of it.
+//! A lock left to its TTL sends nothing more. Its claim and its operation are forgotten at once, late answers
+//! find nothing, and its keys end with their TTL, including a key that a minority grants late.
 //!
-//! A lock that is left for a time gets another TTL. `release.rs` sends the rest and takes the answers.
+//! A lock left for a time gets another TTL. `release.rs` sends that rest and takes the answers.
 //!
-//! To the other callers of this engine a left lock is like another client's: they ask the masters, and it is
-//! not handed over.
+//! Other callers of this engine treat a left lock like another client's: they ask the masters, and get no
+//! hand-over.
 
 use std::time::{Duration, Instant};
 
@@ -35,12 +34,12 @@ pub(crate) fn leave(core: &mut Core, id: Id) -> Result<Instant, LeaveError> {
     Ok(valid_until)
 }
 
-/// Leaves a held lock for a time. After an error the lock is as it was.
+/// Leaves a held lock for a time. An error changes nothing.
 pub(crate) fn leave_for(core: &mut Core, id: Id, rest: Duration) -> Result<(), LeaveError> {
     let Core { ground, locks, .. } = core;
     let held = check_valid(locks, ground.now, id)?;
     let leaving = Leaving::new(ground.now, rest, held, &ground.config)?;
-    // With a rest, masters' answers show whether it was left or lost.
+    // With a rest, the masters' answers show whether the lock was left or lost.
     if rest.is_zero() {
         counting::note_ended(ground, locks, id);
     }
@@ -55,7 +54,7 @@ pub(crate) fn leave_for(core: &mut Core, id: Id, rest: Duration) -> Result<(), L
     Ok(())
 }
 
-/// The time at which a lock was acquired, and the end of its validity, which is to come.
+/// Returns the start and the end of a lock's validity, which must not be over.
 fn check_valid(locks: &Locks, now: Instant, id: Id) -> Result<(Instant, Instant), LeaveError> {
     let held = locks.ops.find(id).and_then(Op::held).ok_or(LeaveError::NotHeld)?;
     if now >= held.valid_until {
@@ -64,7 +63,7 @@ fn check_valid(locks: &Locks, now: Instant, id: Id) -> Result<(Instant, Instant)
     Ok((held.since, held.valid_until))
 }
 
-/// A lock has no holder any more. An extension under way has no caller.
+/// The holder gives the lock up. The caller of an extension in progress gets an error.
 fn give_up(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
     let held = locks.ops.get_mut(id).held_mut().expect("only a held lock is left");

@@ -1,5 +1,5 @@
-//! Mode of a lock: plain, fenced or shared; or adopted, whichever of them it is. The ordinary path of an
-//! acquisition asks its mode these questions and knows no more.
+//! Mode of a lock: plain, fenced, shared or adopted. An adopted lock may be of any of the other kinds.
+//! Acquisitions ask their mode these questions, and know nothing else about it.
 //!
 //! | | plain | fenced | shared | adopted |
 //! | --- | --- | --- | --- | --- |
@@ -31,16 +31,16 @@ use crate::lock::command::{ExtendBy, ReleaseBy, encode_extend, encode_release, e
 use crate::lock::{InputError, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::options::{Mode, Options, WaitPolicy};
 
-/// The mode of an acquisition, and of the lock that comes of it.
+/// Mode of an acquisition, and of the lock that it gets.
 #[derive(Debug)]
 pub(crate) enum ModeState {
-    /// One owner alone.
+    /// Exclusive.
     Plain,
-    /// One owner alone, with a number that rises from owner to owner.
+    /// Exclusive, with a number that grows from holder to holder.
     Fenced(Fencing),
-    /// A reader's, together with others.
+    /// Shared with other readers.
     Shared,
-    /// Taken over by its handle.
+    /// Taken over with a handle.
     Adopted,
 }
 
@@ -53,20 +53,20 @@ impl ModeState {
         }
     }
 
-    /// Whether its waiters form a queue within the engine: readers do not wait for each other.
+    /// Whether waiters form a queue within the engine. Readers do not wait for each other.
     #[inline]
     pub(crate) const fn is_queued(&self) -> bool {
         !matches!(self, Self::Shared | Self::Adopted)
     }
 
-    /// Whether it may pass to the next waiter, and be the next one's, by a swap. That leaves a fence as it
-    /// is, and compares with a value that readers have not.
+    /// Whether a swap may pass the lock on to the next waiter. A swap does not raise a fence, and compares a
+    /// value that a set of readers does not have.
     pub(crate) const fn may_be_handed_over(&self) -> bool {
         matches!(self, Self::Plain)
     }
 
-    /// An attempt begins: returns the kind of its claim. Masters whose votes do not count for it, in addition
-    /// to those in quarantine when it is decided, become `excluded`.
+    /// Begins an attempt, and returns the kind of its claim. Sets `excluded` to the masters whose votes do
+    /// not count, in addition to masters in quarantine at the decision.
     pub(crate) fn begin_attempt(
         &mut self,
         fleet: &Fleet,
@@ -89,8 +89,8 @@ impl ModeState {
         }
     }
 
-    /// The masters on which a holder is in the way of an attempt that no quorum granted, if masters may have
-    /// refused it for another reason.
+    /// Returns the masters where a holder is in the way of a refused attempt. `None` in modes where a holder
+    /// is the only reason for a refusal.
     pub(crate) fn judge(
         &mut self,
         now: Instant,
@@ -104,8 +104,8 @@ impl ModeState {
         }
     }
 
-    /// Whether another attempt may follow without a pause, where [`ModeState::judge`] found nobody; counts it
-    /// if so.
+    /// Whether another attempt may follow without a pause, after [`ModeState::judge`] found too few holders.
+    /// Counts that attempt.
     pub(crate) fn may_repeat(&mut self) -> bool {
         match self {
             Self::Fenced(fencing) => fencing.may_renumber(),
@@ -113,8 +113,8 @@ impl ModeState {
         }
     }
 
-    /// An attempt failed: leaves in `obstacle` what masters reported with their refusals. Returns whether all
-    /// of them reported how long the key in the way lives.
+    /// The attempt failed: moves the masters' reports to `obstacle`. Returns whether every refusal reported
+    /// how long the key in the way lives.
     pub(crate) fn gather_reports(&mut self, now: Instant, obstacle: &mut Obstacle) -> bool {
         match self {
             Self::Plain => obstacle.clear_times(),
@@ -122,21 +122,21 @@ impl ModeState {
                 obstacle.clear_times();
                 fencing.end_row(now, obstacle);
             }
-            // They were noted with each refusal.
+            // The reports were noted with each refusal.
             Self::Shared | Self::Adopted => {}
         }
         matches!(self, Self::Fenced(_) | Self::Shared)
     }
 
-    /// A master refused the token of a parked attempt.
+    /// Notes that a master refused a parked attempt's fencing token.
     pub(crate) fn note_refusal(&mut self, master: MasterId, state: FenceState) {
         if let Self::Fenced(fencing) = self {
             fencing.note_refusal(master, state);
         }
     }
 
-    /// Learns a better token if masters refuse that of a parked attempt. Returns whether the next round follows
-    /// without a pause.
+    /// Learns a better token if masters refuse that of a parked attempt. Returns whether the next round
+    /// follows without a pause.
     pub(crate) fn renumbers(
         &mut self,
         now: Instant,
@@ -153,7 +153,7 @@ impl ModeState {
     }
 }
 
-/// Whether the mode and the waiting policy go together.
+/// Checks that the mode and the waiting policy fit together.
 pub(crate) const fn check(options: &Options) -> Result<(), InputError> {
     match (options.policy, options.mode) {
         _ if options.has_two_modes => Err(InputError::SharedFenced),
@@ -163,15 +163,15 @@ pub(crate) const fn check(options: &Options) -> Result<(), InputError> {
     }
 }
 
-/// State of an operation that answers to its attempts update.
+/// The parts of an operation that the answers to its attempts update.
 pub(crate) struct Learner<'a> {
     pub(crate) now: Instant,
     pub(crate) mode: &'a mut ModeState,
     pub(crate) obstacle: &'a mut Obstacle,
 }
 
-/// The vote in a master's answer to an attempt, from which the operation learns more, unless it is over.
-/// `None` where the answer decides nothing any more.
+/// Returns the vote in a master's answer to an attempt, and notes what else the answer says, unless the
+/// operation is over. `None` if the answer cannot decide anything.
 pub(crate) fn vote(
     answer: AttemptAnswer,
     master: MasterId,
@@ -190,8 +190,7 @@ pub(crate) fn vote(
     }
 }
 
-/// Queues the request of an attempt that has a script, or of the repair of a held lock, with this TTL;
-/// returns the masters that had room for it.
+/// Queues an attempt, or the repair of a held lock, with this TTL. Returns the masters that had room for it.
 pub(crate) fn send_attempt(
     fleet: &mut Fleet,
     to: MasterSet,
@@ -214,7 +213,7 @@ pub(crate) fn send_attempt(
     }
 }
 
-/// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
+/// Queues the release of a claim on the ready masters of `to`. Returns the masters that had room for it.
 #[inline(always)]
 pub(crate) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
     if claim.parked.is_some() {
@@ -223,7 +222,8 @@ pub(crate) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Cla
     send_usual_release(fleet, to, id, claim)
 }
 
-/// The same for a claim that masters may have parked: there its entry goes, or its key.
+/// Releases a claim that some masters may have parked. Those masters get a script that removes the entry or
+/// the key.
 #[cold]
 #[inline(never)]
 fn send_parked_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
@@ -233,7 +233,7 @@ fn send_parked_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) 
     sent.union(send_usual_release(fleet, to.without(parked), id, claim))
 }
 
-/// Queues the end of a parked round on those of `to` that are ready; returns those that had room for it.
+/// Queues the end of a parked round on the ready masters of `to`. Returns the masters that had room for it.
 pub(crate) fn send_unpark(
     fleet: &mut Fleet,
     to: MasterSet,
@@ -242,13 +242,13 @@ pub(crate) fn send_unpark(
     script: Script,
 ) -> MasterSet {
     let prefix_size = fleet.config.prefix.len();
-    // The fence of a lock that was held is raised.
+    // Only a lock that was held raises the fence.
     let fence = match (claim.kind, claim.parked.as_ref()) {
         (Kind::Fenced(token), Some(parked)) if parked.was_held => Some(fence::fence(&fleet.config, token)),
         _ => None,
     };
     let (mut sent, mut left) = send_without_script(fleet, to, owed, claim);
-    // Nearly always its place is the same on all.
+    // The entry's place is nearly always the same on all masters.
     while let Some(first) = left.iter().next() {
         let at_us = claim.entry_at(first);
         let same: MasterSet = left.iter().filter(|master| claim.entry_at(*master) == at_us).collect();
@@ -260,7 +260,7 @@ pub(crate) fn send_unpark(
     sent
 }
 
-/// Queues the swap of a token that was parked on these masters; returns those that had room for it.
+/// Queues a swap of a token that these masters have parked. Returns the masters that had room for it.
 pub(crate) fn send_parked_swap(
     fleet: &mut Fleet,
     to: MasterSet,
@@ -288,8 +288,8 @@ fn send_usual_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -
     }
 }
 
-/// Queues the script of a release; that of a plain lock, whose first release may be a native command, in
-/// full.
+/// Queues the script of a release. A plain lock that serves no waiters gets the script in full, because its
+/// first release may have been a native command.
 #[cold]
 #[inline(never)]
 pub(crate) fn send_scripted_release(
@@ -309,8 +309,8 @@ pub(crate) fn send_scripted_release(
     sent.union(fleet.queue(to, owed, |out| encode_release_serve(out, script, entry, mode, prefix_size)))
 }
 
-/// Releases a plain lock natively on the ready ones of `to` that refuse scripts. An entry that waits there ends
-/// with its stay. Returns those that had room for it, and the others that are ready.
+/// Releases a plain lock natively on the ready masters of `to` that refuse scripts. An entry in the queue
+/// there ends with its stay. Returns the masters that had room, and the other ready masters.
 fn send_without_script(
     fleet: &mut Fleet,
     to: MasterSet,
@@ -325,8 +325,8 @@ fn send_without_script(
     (fleet.send_release(native, owed, &claim.entry), to.without(native))
 }
 
-/// Queues an extension on those of `to` that are ready; returns those that had room for it. `Script::Text`
-/// says that it is sent once more, with the script in full.
+/// Queues an extension on the ready masters of `to`. Returns the masters that had room for it. `Script::Text`
+/// repeats the extension with its script in full.
 pub(crate) fn send_extend(
     fleet: &mut Fleet,
     to: MasterSet,
@@ -350,8 +350,8 @@ pub(crate) fn send_extend(
     }
 }
 
-/// Queues the rest of the time for which a lock is left on those of `to` that are ready; returns those that
-/// had room for it.
+/// Queues the rest of a lock left for a time on the ready masters of `to`. Returns the masters that had room
+/// for it.
 pub(crate) fn send_rest(
     fleet: &mut Fleet,
     to: MasterSet,
@@ -386,7 +386,7 @@ mod tests {
         };
         assert_eq!((0..10).filter(|_| is_hastened()).count(), limits::RENUMBERING_COUNT_MAX as usize);
         let ModeState::Fenced(fencing) = &mut mode else { unreachable!("it is fenced") };
-        // The second one follows an attempt that no master refused.
+        // The second attempt follows an attempt that no master refused.
         fencing.begin_attempt(1);
         fencing.begin_attempt(1);
         assert!(fencing.may_renumber());

@@ -1,4 +1,4 @@
-//! What follows an attempt that gave no lock: a decision without effects. The first row that fits counts.
+//! What follows a failed attempt: a decision without effects. The first matching row counts.
 //!
 //! | attempt | and | what follows |
 //! | --- | --- | --- |
@@ -8,11 +8,11 @@
 //! | too few answers, or too late | the wait cut it short; its caller was in a queue | the error of the callers before it |
 //! | any | | its own error, once the masters that refused have named the holder |
 //!
-//! An attempt that the wait cut short says nothing of its masters: they still had time to answer.
+//! An attempt that the wait cut short says nothing about its masters: they still had time to answer.
 
 use super::op::Cause;
 
-/// What is known when an attempt has failed.
+/// What is known about a failed attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Facts {
     pub(crate) can_park: bool,

@@ -1,43 +1,43 @@
-//! What masters reported of the key in the way of an acquisition: with a refusal, as the answer to a question,
-//! or to a round that waits in their queues.
+//! Masters' reports about the key in the way of an acquisition: with a refusal, as the answer to a question,
+//! or for a round in their queues.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::lock::{HolderTtl, MasterId};
 
-/// The holder in the way of an acquisition, as far as it is known.
+/// What is known about the holder in the way of an acquisition.
 #[derive(Debug)]
 pub(crate) struct Obstacle {
-    /// Times left of the key, and when each was reported.
+    /// The key's times left, and when each was reported.
     reports: Vec<(MasterId, HolderTtl, Instant)>,
-    /// Readers that have the lock, as far as masters were asked; at least as many do.
+    /// Lower bound of the number of readers that have the lock, from the masters' answers.
     pub(crate) readers: usize,
-    /// The holder's label, as a master reported it last.
+    /// The holder's label, as last reported by a master.
     pub(crate) label: Option<Arc<str>>,
 }
 
 impl Obstacle {
     pub(crate) const NONE: Self = Self { reports: Vec::new(), readers: 0, label: None };
 
-    /// Nothing is known any more.
+    /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.reports.clear();
         (self.readers, self.label) = (0, None);
     }
 
-    /// Another attempt is reported of. Readers and label are those known before until an answer says otherwise:
-    /// a wait may end before the last answer.
+    /// Forgets the times for the next attempt's reports. The readers and the label stay until an answer
+    /// changes them, because a wait may end before the last answer.
     pub(crate) fn clear_times(&mut self) {
         self.reports.clear();
     }
 
-    /// A master reports how long the key lives.
+    /// Notes a master's report of the key's time left.
     pub(crate) fn note(&mut self, now: Instant, master: MasterId, holder: HolderTtl) {
         self.reports.push((master, holder, now));
     }
 
-    /// Whether a master has reported it.
+    /// Whether this master has reported a time.
     pub(crate) fn has_report_of(&self, master: MasterId) -> bool {
         self.reports.iter().any(|(other, ..)| *other == master)
     }
@@ -46,7 +46,7 @@ impl Obstacle {
         !self.reports.is_empty()
     }
 
-    /// The times left now.
+    /// Returns the times left at `now`.
     pub(crate) fn times(&self, now: Instant) -> impl Iterator<Item = (MasterId, HolderTtl)> {
         self.reports.iter().map(move |(master, holder, at)| {
             let holder = match holder {
@@ -57,7 +57,7 @@ impl Obstacle {
         })
     }
 
-    /// The shortest time left now.
+    /// Returns the shortest time left at `now`.
     pub(crate) fn least_left(&self, now: Instant) -> Option<Duration> {
         let left = |(_, holder)| match holder {
             HolderTtl::Left(left) => Some(left),

@@ -22,7 +22,7 @@ use crate::lock::{HolderTtl, MasterSet, Resource, Tally, Ttl, Vote};
 
 #[derive(Debug)]
 pub(crate) struct Op {
-    /// The key as an encoded bulk string, of one that waits; of others the claim has it.
+    /// The key as an encoded bulk string, while the operation waits. Otherwise the claim has it.
     pub(crate) key: Vec<u8>,
     /// The holder's label; empty without one.
     pub(crate) label: Vec<u8>,
@@ -30,27 +30,27 @@ pub(crate) struct Op {
     pub(crate) tries: Tries,
     /// Mode of the lock.
     pub(crate) mode: ModeState,
-    /// Whether it stands in no wait queue of this engine, but asks the masters from the beginning.
+    /// Whether the operation stands in no wait queue of this engine, and asks the masters from the start.
     pub(crate) is_fair: bool,
-    /// Whether its next attempt waits in the masters' queues, if enough masters can park it.
+    /// Whether the next attempt waits in the masters' queues, if enough masters can park it.
     pub(crate) parks: bool,
-    /// Its place in the masters' queues.
+    /// Place in the masters' queues.
     pub(crate) parking: Kept<Parking>,
-    /// The latest attempt's claim.
+    /// Claim of the latest attempt.
     pub(crate) claim: Id,
     state: OpState,
     /// The query of an operation in the state [`OpState::Query`].
     pub(crate) query: Option<Box<Query>>,
-    /// Where the end of the validity in `state` has moved since the grant, for others to read.
+    /// End of the validity after the latest move, for other threads to read.
     pub(crate) validity: Validity,
-    /// Whether more is to be noted of it than that it was acquired and released: it is timed or observed, or
+    /// Whether more is recorded than the acquisition and the release: the operation is timed or observed, or
     /// had to wait.
     pub(crate) is_noted: bool,
-    /// Whether the times of its acquisition and its hold are recorded.
+    /// Whether the acquisition and hold times are recorded.
     pub(crate) is_timed: bool,
-    /// Whether the round trip of its next attempt is measured.
+    /// Whether the round trip of the next attempt is measured.
     pub(crate) is_sampled: bool,
-    /// Whether its attempts are more than a `SET NX` of a token: a script, with a label, or measured.
+    /// Whether attempts need more than a `SET NX` of a token: a script, a label, or a measurement.
     pub(crate) is_special: bool,
 }
 
@@ -60,19 +60,19 @@ const NOT_PARKED: &str = "it is parked";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
     pub(crate) submitted: Instant,
-    /// By the acquisition, or by the last extension.
+    /// TTL of the acquisition, or of the last extension.
     pub(crate) ttl: Ttl,
     pub(crate) min_validity: Duration,
-    /// Attempts start before this time only; without it there is one.
+    /// Attempts start before this time; without a time there is only one attempt.
     pub(crate) wait_until: Option<Instant>,
-    /// Largest number of attempts, if it is limited.
+    /// Largest number of attempts, if limited.
     pub(crate) attempts_max: Option<u32>,
-    /// Longest time for which the lock is renewed, if it is kept.
+    /// Longest time for which the lock is renewed, if it is renewed.
     pub(crate) max_hold: Option<Duration>,
 }
 
 impl Asked {
-    /// The times of an operation that is no acquisition.
+    /// Returns the times of an operation that acquires nothing.
     pub(crate) const fn of_query(now: Instant, ttl: Ttl) -> Self {
         Self {
             submitted: now,
@@ -85,53 +85,54 @@ impl Asked {
     }
 }
 
-/// The attempts of an acquisition so far, and what came of them.
+/// The attempts of an acquisition so far, and their results.
 #[derive(Debug)]
 pub(crate) struct Tries {
     /// Attempts started.
     pub(crate) count: u32,
-    /// Whether it ever waited in a queue behind another, in this engine or on a master.
+    /// Whether the acquisition ever waited in a queue, in this engine or on a master.
     pub(crate) has_queued: bool,
-    /// Until then it polls, as too few masters could park it.
+    /// The acquisition polls until this time, because too few masters could park it.
     pub(crate) polls_until: Option<Instant>,
-    /// Slows it down where masters have too much to do.
+    /// Slows the acquisition down while masters are overloaded.
     pub(crate) brake: Brake,
-    /// How the latest attempt failed that did.
+    /// The latest failure of an attempt.
     pub(crate) denied: Option<Box<Denied>>,
     /// Consecutive hand-overs up to the latest attempt; `None` if that was not one. See [`Op::streak`].
     pub(crate) streak: Option<HandoverStreak>,
-    /// Masters whose votes do not count for the attempt under way, in addition to those in quarantine now.
+    /// Masters whose votes do not count for the current attempt, in addition to masters in quarantine at the
+    /// decision.
     pub(crate) excluded: MasterSet,
-    /// The key that was in the way of the latest attempt, or is in that of the round that waits.
+    /// The key in the way of the latest attempt, or of the waiting round.
     pub(crate) obstacle: Obstacle,
 }
 
 impl Tries {
-    /// For how long it asks nobody, as masters have too much to do.
+    /// Returns how long the acquisition asks nobody, because masters are overloaded.
     pub(crate) fn braked_for(&self, now: Instant) -> Duration {
         let until = self.polls_until.filter(|_| self.brake.is_on());
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 }
 
-/// State of an operation. It owns no memory, so a transition drops nothing.
+/// State of an operation. Owns no memory, so a transition drops nothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OpState {
-    /// Nothing was asked of a master or of a wait queue.
+    /// No master and no wait queue was asked.
     New,
-    /// Others of this engine are to have the lock before it, or its turn is due.
+    /// Other callers of this engine come before it, or its turn is due.
     Queued { turn: Turn },
     /// An attempt failed; the next one starts at `retry_at`.
     Waiting { retry_at: Instant },
-    /// An attempt waits for votes. When it ends, the [`Parking`] says if it is parked.
+    /// An attempt waits for votes. If it is parked, the [`Parking`] says when it ends.
     Acquiring { deadline: Instant },
-    /// The only or last attempt was refused; the masters that did are being asked for the holder's time.
+    /// The last attempt was refused, and the refusing masters are being asked about the holder.
     Asking { deadline: Instant },
-    /// The lock is held, or was and is not yet released.
+    /// The lock is held, or has expired without a release.
     Held(Held),
-    /// The caller waits for the release, as long as the claim says.
+    /// The caller waits for the release. The claim says how long.
     Releasing,
-    /// No lock at all.
+    /// A query, a pause or a drain: no lock.
     Query,
 }
 
@@ -160,35 +161,36 @@ impl OpState {
 pub(crate) struct Held {
     pub(crate) since: Instant,
     pub(crate) valid_until: Instant,
-    /// TTL that the validity counts with: that of an extension only once it has succeeded, or shortens it.
+    /// TTL of the current validity. An extension's TTL replaces it once the extension has succeeded, or at
+    /// once if it is shorter.
     pub(crate) ttl: Ttl,
-    /// Extensions started; distinguishes a late answer to one from an answer to the next.
+    /// Number of extensions started. Distinguishes a late answer to one extension from an answer to the next.
     pub(crate) round: u32,
     pub(crate) extension: Option<Extension>,
-    /// How the lock is kept, if that is not left to the caller.
+    /// Renewals of the lock, if the caller asked for them.
     pub(crate) renewal: Option<Renewal>,
-    /// Whether its loss is to be reported.
+    /// Whether the loss is still to report.
     pub(crate) notifies_loss: bool,
-    /// Whether it is counted as lost or left.
+    /// Whether the lock is counted as lost.
     pub(crate) is_counted: bool,
-    /// Whether the end of its validity, as it is now, is counted as a near loss.
+    /// Whether the current end of the validity is counted as a near loss.
     pub(crate) is_near_loss: bool,
 }
 
-/// When one that waits in a queue makes its attempt, unless the lock is handed over to it before.
+/// When a queued operation starts its attempt, unless it gets a hand-over first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// When those before it are gone.
+    /// When the callers before it are gone.
     Later,
-    /// When the holder's validity has ended, which may yet be moved.
+    /// When the holder's validity has ended. That end may still move.
     AfterHolder(Instant),
     At(Instant),
 }
 
-/// How long a lock has been passing from one operation to the next without being free in between.
+/// Consecutive hand-overs of a lock that never became free.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HandoverStreak {
-    /// How often it was handed over.
+    /// Number of hand-overs.
     pub(crate) count: u32,
     pub(crate) since: Instant,
 }
@@ -197,10 +199,10 @@ pub(crate) struct HandoverStreak {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extension {
     pub(crate) deadline: Instant,
-    /// The new `valid_until` if it succeeds: counted from its own sending (I3).
+    /// The new `valid_until` after success, counted from the sending of the extension (I3).
     pub(crate) valid_until: Instant,
     pub(crate) tally: Tally,
-    /// Whether nobody asked for it but the keeping of the lock.
+    /// Whether this is a renewal rather than the caller's extension.
     pub(crate) is_renewal: bool,
 }
 
@@ -217,20 +219,20 @@ pub(crate) enum Cause {
 pub(crate) struct Denied {
     pub(crate) cause: Cause,
     pub(crate) report: Report,
-    /// How many of the masters that refused must turn free for a quorum.
+    /// Number of refusing masters that must become free for a quorum.
     pub(crate) missing_count: usize,
-    /// Masters asked for the holder's time that have not answered.
+    /// Masters that owe an answer about the holder's time.
     pub(crate) asked: MasterSet,
 }
 
 impl Op {
-    /// An attempt in this mode begins: returns the kind of its claim.
+    /// Begins an attempt in this mode. Returns the kind of its claim.
     pub(crate) fn begin_mode(&mut self, fleet: &Fleet, now: Instant, wall_clock: &WallClock) -> Kind {
         let Tries { obstacle, excluded, .. } = &mut self.tries;
         self.mode.begin_attempt(fleet, now, wall_clock, obstacle, excluded)
     }
 
-    /// Puts the label into the value of a new claim.
+    /// Adds the label to the value of a new claim.
     pub(crate) fn add_label(&self, claim: &mut Claim) {
         if !self.label.is_empty() {
             claim.entry.add_label(&claim.token, &self.label);
@@ -268,14 +270,14 @@ impl Op {
         }
     }
 
-    /// Starts anew in the memory of the slot's last operation. The first attempt sets the claim.
+    /// Starts a new operation in the memory of the slot's last one. The first attempt sets the claim.
     #[inline(always)]
     pub(crate) fn begin(&mut self, asked: Asked) {
         self.key.clear();
         self.label.clear();
         self.asked = asked;
         self.state = OpState::New;
-        // Taken apart, so that a new field cannot be forgotten here.
+        // Destructured, so that a new field cannot be forgotten here.
         let Tries { count, has_queued, polls_until, brake, denied, streak, excluded, obstacle } =
             &mut self.tries;
         *brake = Brake::OFF;
@@ -289,7 +291,7 @@ impl Op {
         (self.is_sampled, self.is_special) = (false, false);
     }
 
-    /// The request to which replies to its next attempt are owed.
+    /// Returns the request that the replies to the next attempt answer.
     pub(crate) fn owed(&mut self, tag: Tag, claim: Id) -> Owed {
         if std::mem::take(&mut self.is_sampled) {
             Owed::Timed { tag, id: claim }
@@ -298,13 +300,13 @@ impl Op {
         }
     }
 
-    /// Whether it had to wait: its first attempt failed, or others came first.
+    /// Whether the operation had to wait: its first attempt failed, or other callers came first.
     #[inline]
     pub(crate) const fn has_waited(&self) -> bool {
         self.tries.count > 1 || self.tries.has_queued
     }
 
-    /// Whether its caller allows no more attempts.
+    /// Whether the caller allows no further attempts.
     pub(crate) const fn has_tried_enough(&self) -> bool {
         match self.asked.attempts_max {
             Some(count_max) => self.tries.count >= count_max,
@@ -312,7 +314,7 @@ impl Op {
         }
     }
 
-    /// The place in the masters' queues of one that is parked.
+    /// Returns the place of a parked operation in the masters' queues.
     pub(crate) fn parking(&self) -> &Parking {
         self.parking.as_ref().expect(NOT_PARKED)
     }
@@ -321,7 +323,7 @@ impl Op {
         self.parking.as_mut().expect(NOT_PARKED)
     }
 
-    /// When something is to be done for this operation whatever else happens.
+    /// Returns when the operation needs work, whatever else happens.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
             OpState::Acquiring { deadline } => Some(match self.parking.as_ref().map(Parking::deadline) {
@@ -340,18 +342,18 @@ impl Op {
         }
     }
 
-    /// Sets the key of the lock that is asked for.
+    /// Sets the key of the requested lock.
     pub(crate) fn set_key(&mut self, prefix: &[u8], resource: Resource<'_>) {
         command::entry::encode_key(&mut self.key, prefix, resource.as_bytes());
     }
 
-    /// Takes the key from the claim of an attempt that is over.
+    /// Copies the key from the claim of a finished attempt.
     pub(crate) fn take_key(&mut self, claim: &Claim) {
         self.key.clear();
         self.key.extend_from_slice(claim.entry.key());
     }
 
-    /// Enters a state. Nothing else writes it but [`Op::begin`], and [`Op::held_mut`] changes a held lock.
+    /// Enters a state. Only [`Op::begin`] also writes the state, and [`Op::held_mut`] changes a held lock.
     #[inline(always)]
     pub(crate) fn enter(&mut self, state: OpState) {
         assert!(state.may_follow(&self.state), "no such state follows");
@@ -363,8 +365,8 @@ impl Op {
         &self.state
     }
 
-    /// Plans the attempt behind one that failed. Nothing else sets its time, and until it begins it is only
-    /// brought forward.
+    /// Plans the attempt after a failed one. Only this method sets its time, and a planned attempt only moves
+    /// forward in time.
     pub(crate) fn retry_by(&mut self, at: Instant) {
         if let OpState::Waiting { retry_at } = &mut self.state {
             *retry_at = at.min(*retry_at);
@@ -373,14 +375,14 @@ impl Op {
         }
     }
 
-    /// Is to be timed, and its round trip measured if it `is_sampled`.
+    /// Has the operation timed, and its round trip measured if it `is_sampled`.
     pub(crate) const fn note_timed(&mut self, is_sampled: bool) {
         (self.is_noted, self.is_timed) = (true, true);
         (self.is_sampled, self.is_special) = (is_sampled, is_sampled);
     }
 
-    /// An attempt begins with this claim, and has its votes at this time or when the wait ends, which is returned.
-    /// The rounds of a parked one are one attempt.
+    /// Begins an attempt with this claim. Returns when its votes are due: at `deadline`, or when the wait
+    /// ends. All rounds of a parked attempt count as one attempt.
     #[inline(always)]
     pub(crate) fn await_votes(&mut self, claim: Id, mut deadline: Instant) -> Instant {
         if let Some(wait_until) = self.asked.wait_until {
@@ -393,18 +395,18 @@ impl Op {
         deadline
     }
 
-    /// Whether its latest attempt failed, and the next one has not begun.
+    /// Whether the latest attempt failed, and the next one has not begun.
     pub(crate) const fn is_denied(&self) -> bool {
         matches!(self.state, OpState::Asking { .. } | OpState::Waiting { .. })
     }
 
-    /// How the latest attempt failed, of one that asks or waits.
+    /// Returns how the latest attempt failed, while the operation asks or waits.
     pub(crate) fn denied_lately(&mut self) -> Option<&mut Denied> {
         let is_denied = self.is_denied();
         self.tries.denied.as_deref_mut().filter(|_| is_denied)
     }
 
-    /// The lock, if it is held.
+    /// Returns the lock, if it is held.
     #[inline]
     pub(crate) const fn held(&self) -> Option<&Held> {
         match &self.state {
@@ -421,13 +423,13 @@ impl Op {
         }
     }
 
-    /// Moves the end of the validity of a held lock, for other threads to read, too.
+    /// Moves the end of a held lock's validity, also for other threads.
     pub(crate) fn move_validity(&mut self, to: Instant) {
         self.held_mut().expect("it is held").valid_until = to;
         self.validity.move_to(to);
     }
 
-    /// The streak that ends with the lock that this operation has held since then.
+    /// Returns the streak that includes the lock that this operation has held since `since`.
     pub(crate) const fn streak(&self, since: Instant) -> HandoverStreak {
         match self.tries.streak {
             Some(streak) => streak,
@@ -435,12 +437,12 @@ impl Op {
         }
     }
 
-    /// The holder's label, for errors of others.
+    /// Returns the label, for the errors of other callers.
     pub(crate) fn shown_label(&self) -> Option<&str> {
         str::from_utf8(&self.label).ok().filter(|label| !label.is_empty())
     }
 
-    /// Readers that hold the lock, if some are known, else another client.
+    /// Returns readers as holders if some are known, otherwise another client.
     pub(crate) fn readers(&self) -> HeldBy {
         match self.tries.obstacle.readers {
             0 => HeldBy::AnotherClient,
@@ -448,8 +450,8 @@ impl Op {
         }
     }
 
-    /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one
-    /// before it in the queue, and with what masters reported of the key in the way.
+    /// Returns the error of an acquisition that ends with this failed attempt and these reports. The attempt
+    /// may belong to a caller before it in the queue.
     pub(crate) fn denial(
         &self,
         now: Instant,
@@ -477,7 +479,7 @@ impl Op {
 }
 
 impl Held {
-    /// A lock that was just acquired.
+    /// Returns a lock that was just acquired.
     #[inline]
     pub(crate) const fn new(since: Instant, valid_until: Instant, ttl: Ttl) -> Self {
         Self {
@@ -493,7 +495,7 @@ impl Held {
         }
     }
 
-    /// When something is to be done for the lock.
+    /// Returns when the lock needs work.
     fn deadline(&self) -> Option<Instant> {
         let due = match &self.extension {
             Some(extension) => Some(extension.deadline),
@@ -502,17 +504,16 @@ impl Held {
         due.into_iter().chain(self.warn_at()).min()
     }
 
-    /// When the loss of the lock is to be reported.
+    /// Returns when the lock's loss must be reported.
     pub(crate) fn warn_at(&self) -> Option<Instant> {
-        // A validity cannot be shorter than its own tenth.
+        // Cannot fail: the lead is a tenth of the validity.
         let lead = loss_lead(self.ttl);
         self.notifies_loss.then(|| self.valid_until.checked_sub(lead).unwrap_or(self.valid_until))
     }
 }
 
 impl Denied {
-    /// When enough of the masters that refused will be free, by what they reported, if the holder does
-    /// nothing.
+    /// Returns when enough refusing masters will be free, by their reports, if the holder does nothing.
     pub(crate) fn holder(&self, now: Instant, obstacle: &Obstacle) -> HolderTtl {
         let (mut left, mut has_never) = (Vec::new(), false);
         for (_, holder) in obstacle.times(now) {

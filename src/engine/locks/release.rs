@@ -1,12 +1,12 @@
-//! Releases: of a lock that is held, of an acquisition that is given up, and of what a failed attempt left.
+//! Releases: of a held lock, of a cancelled acquisition, and of what a failed attempt left.
 //!
-//! A release goes to every master that may hold the key, behind whatever was sent before, and again until
-//! each has answered or the key has expired (I9). So does the rest of the time that a lock is left for.
+//! A release goes to every master that may hold the key, after everything sent before. It is repeated until
+//! every master has answered or the key has expired (I9).
 //!
-//! A lock that is left for a time ends as a released one does, with another command: each master is sent the
-//! rest of the time as the key's TTL, over a new connection again, until it has answered. A master that has
-//! not answered when the time is over is sent a release. An answer counts if it comes within the answer limit
-//! of its sending: later, the master may have counted the rest from later, too, so it is sent what is left.
+//! A lock left for a time ends in the same way, with another command: each master gets the rest of the time
+//! as the key's TTL, again over a new connection, until it answers. A master without an answer gets a release
+//! when the time is over. An answer counts within the answer limit after its sending. A later answer may mean
+//! that the master also started the rest later, so that master gets the remaining time again.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ pub(crate) fn submit(core: &mut Core, id: Id, awaited: bool) -> Step {
     }
 }
 
-/// Released before: nothing was left to release.
+/// Reports a release with nothing left to release.
 #[cold]
 fn report_nothing_left(ground: &mut Ground, id: Id, awaited: bool) {
     if awaited {
@@ -55,13 +55,13 @@ fn report_nothing_left(ground: &mut Ground, id: Id, awaited: bool) {
     }
 }
 
-/// Ends an operation that goes on, whatever its state.
+/// Ends an operation in any state but a release.
 #[inline(always)]
 fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
     let Core { ground, locks, .. } = core;
     let op = locks.ops.get_mut(id);
     let is_noted = op.is_noted;
-    // A lock that is over is counted as lost, and a noted one is timed or observed.
+    // An expired lock is counted as lost, and a noted one is timed or observed.
     let mut is_usual = false;
     if let Some(held) = op.held_mut() {
         let under_way = held.extension.take();
@@ -100,8 +100,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
     Step::Done
 }
 
-/// Ends an operation that waits, or whose last claim is being released already: it is in a queue, or between
-/// two attempts.
+/// Ends an operation in a queue or between two attempts, or whose last claim is being released already.
 #[cold]
 #[inline(never)]
 fn stop_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
@@ -116,7 +115,7 @@ fn stop_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
     Step::Done
 }
 
-/// Releases what an attempt that is over may have left.
+/// Releases what a finished attempt may have left.
 #[cold]
 #[inline(never)]
 pub(crate) fn release_attempt(core: &mut Core, id: Id) {
@@ -126,7 +125,7 @@ pub(crate) fn release_attempt(core: &mut Core, id: Id) {
     release_claim(core, due, id);
 }
 
-/// The wait is over, or the lock is held: ends the tokens of earlier rounds that no later one replaced, and
+/// The wait is over, or the lock is held: ends the earlier rounds' tokens that no later round replaced, and
 /// notes whether the lock is contended.
 #[cold]
 #[inline(never)]
@@ -141,7 +140,7 @@ pub(crate) fn leave_rounds(core: &mut Core, id: Id) {
     core.locks.ops.get_mut(id).parking.clear();
 }
 
-/// Sends what ends the token that was last sent to a master, if that is one of an earlier round.
+/// Ends the token last sent to a master, if that token belongs to an earlier round.
 pub(crate) fn end_round(core: &mut Core, master: MasterId, id: Id) {
     let op = core.locks.ops.get(id);
     let last = op.parking().last(master);
@@ -151,8 +150,8 @@ pub(crate) fn end_round(core: &mut Core, master: MasterId, id: Id) {
     }
 }
 
-/// A lock is left before masters have answered its park: the tokens that the park was to replace there are
-/// released like any. A claim that is forgotten needs no call: the claims of its older tokens end before it.
+/// A lock is left before masters have answered its park: the tokens that the park would replace there are
+/// released. A forgotten claim needs no call, because the claims of its older tokens end before it.
 pub(crate) fn forget_replaced(locks: &mut Locks, id: Id) {
     let replaced = locks.claims.get(id).parked.as_ref().into_iter().flat_map(|parked| parked.all_replaced());
     for (master, old) in replaced.collect::<Vec<_>>() {
@@ -162,10 +161,10 @@ pub(crate) fn forget_replaced(locks: &mut Locks, id: Id) {
     }
 }
 
-/// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a
-/// silent one will come to it in order, and one whose queue is full has it later. Answers are `due` at that
-/// time; before it nothing has to be done for this claim. False if none will come.
-// Inlined, for it is the better part of submitting a release.
+/// Starts to release a claim on every master that may hold its key, after everything sent before. A silent
+/// master processes the release in order; a master with a full queue gets it later. Answers are late after
+/// `due`; the claim needs no work before. Returns false if no answer will come.
+// Inlined, because most of the work of a release request is here.
 #[inline(always)]
 fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
     let claim = core.locks.claims.get_mut(id);
@@ -185,8 +184,8 @@ fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
     !owed.intersection(core.masters.fleet.usable).is_empty()
 }
 
-/// Gives a held lock up for a time: each master that may hold its key is sent the rest, behind whatever
-/// was sent before. As [`release_claim`] otherwise.
+/// Gives up a held lock for a time: sends the rest to each master that may hold its key, after everything
+/// sent before. Returns false if no answer will come.
 pub(crate) fn leave_claim(core: &mut Core, id: Id, leaving: Leaving) -> bool {
     let claim = core.locks.claims.get_mut(id);
     let owed = claim.holders();
@@ -197,7 +196,7 @@ pub(crate) fn leave_claim(core: &mut Core, id: Id, leaving: Leaving) -> bool {
     !core.locks.claims.get_mut(id).release_mut().sent.is_empty()
 }
 
-/// Queues the release, or the rest of the time, on those of `masters` that owe no answer to the last one.
+/// Queues the release, or the rest of the time, on the masters in `owing` that have answered the last one.
 pub(crate) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
     let Core { ground, masters, locks } = core;
     let claim = locks.claims.get_mut(id);
@@ -210,10 +209,10 @@ pub(crate) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
         Some(ttl) => send_rest(&mut masters.fleet, to, id, claim, ttl, Script::Sha),
         None => send_release(&mut masters.fleet, to, id, claim),
     };
-    // A master is judged by what it was sent, until it is sent another.
+    // A master's answer belongs to the last command that it got.
     let mut unproven = claim.unproven().union(claim.release_mut().unproven.intersection(under_way));
     if rest.is_some() && !is_in_time {
-        // Their rest was sent too early for an answer to come in time.
+        // Their rest was sent too early: its answer would be late.
         unproven = unproven.union(under_way);
     }
     let release = claim.release_mut();
@@ -222,7 +221,7 @@ pub(crate) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
     release.sent = under_way.union(sent);
 }
 
-/// A master stopped at its limit while it served waiters behind a command of this claim: it is to go on.
+/// Lets a master go on that stopped at its limit while it served waiters after a command of this claim.
 #[cold]
 #[inline(never)]
 pub(crate) fn serve_on(core: &mut Core, master: MasterId, id: Id) {
@@ -234,7 +233,7 @@ pub(crate) fn serve_on(core: &mut Core, master: MasterId, id: Id) {
     });
 }
 
-/// Takes the answer of a master to a release, which may have stopped at its limit.
+/// Takes a master's answer to a release. The master may have stopped serving at its limit.
 pub(crate) fn handle_served_answer(
     core: &mut Core,
     master: MasterId,
@@ -253,7 +252,7 @@ pub(crate) fn handle_served_answer(
     handle_answer(core, master, id, answer);
 }
 
-/// A master failed to release. If it refused the script, it is sent the native command, and true is returned.
+/// A master failed to release. If it refused the script, sends it the native command and returns true.
 fn release_natively(core: &mut Core, master: MasterId, id: Id, failure: &Failure) -> bool {
     let fleet = &mut core.masters.fleet;
     let is_script = |claim: &Claim| claim.kind == Kind::Plain && (claim.serves || claim.parked.is_some());
@@ -267,7 +266,7 @@ fn release_natively(core: &mut Core, master: MasterId, id: Id, failure: &Failure
     is_refused && core.locks.claims.get_mut(id).release_mut().sent.contains(master)
 }
 
-/// Takes the answer of a master to a release or a rest, and settles the awaited release that it ends.
+/// Takes a master's answer to a release or a rest. Settles the awaited release if this answer ends it.
 pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
     let Some(claim) = core.locks.claims.find_mut(id) else { return };
     let quorum = core.masters.fleet.quorum;
@@ -282,8 +281,8 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: R
         }
         ReleaseAnswer::Absent => {
             release.absent.insert(master);
-            // On the connection that carried the SET, its absence is proof; elsewhere the SET may come
-            // later. Nor is it one while its entry waits at another place than it was looked for.
+            // An absent key is proof on the connection that carried the `SET`; otherwise the `SET` may come
+            // later. It is also no proof while the entry waits at another place than the command looked.
             let is_proof = !claim.doubts.connection_lost.contains(master);
             if is_proof && !release.astray.contains(master) {
                 release.owed.remove(master);
@@ -295,18 +294,18 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: R
     if claim.is_owned { check(core, id) } else { free_if_done(&mut core.locks, id) }
 }
 
-/// Something may be due for a claim whose release is under way: notes masters that have not answered in
-/// time, and sends again what is owed, or gives up once the key has expired everywhere.
+/// Does what is due for a claim with a release in progress: notes late masters, and sends owed commands
+/// again, or gives up once the key has expired everywhere.
 pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     let now = core.ground.now;
     let claim = core.locks.claims.get(id);
-    // Without one the deadline is of the claim before in this slot.
+    // Without a release the deadline belongs to the slot's previous claim.
     let Some(release) = claim.release else { return };
     let (limit, is_owned) = (claim.answer_limit, claim.is_owned);
     let mut due = release.started + limit;
     let may_be_there = now < claim.gone_at(core.ground.config.drift);
     if now >= due && is_owned && may_be_there && claim.leaving().is_none() {
-        // A master that answers what came before is not late.
+        // A master that is answering earlier commands is not late.
         let backlog = core.masters.fleet.backlog(now, release.owed, limit);
         if !backlog.is_zero() {
             due = now + backlog + limit;
@@ -318,11 +317,11 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     for master in release.sent.iter() {
         core.masters.fleet.note_missed(&mut core.ground, master, limit);
     }
-    // Nor does the caller wait any longer.
+    // The caller waits no longer either.
     if is_owned {
         settle(core, id);
     }
-    // The claim may have ended with its operation.
+    // The claim may have ended with the operation.
     let Some(release) = core.locks.claims.find(id).and_then(|claim| claim.release) else { return };
     send_end(core, id, release.owed);
     let (claim, drift) = (core.locks.claims.get(id), core.ground.config.drift);
@@ -333,7 +332,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     }
 }
 
-/// Ends an awaited release if nothing more is to be waited for.
+/// Settles an awaited release that need not wait for more.
 pub(crate) fn check(core: &mut Core, claim_id: Id) {
     let (claim, fleet) = (core.locks.claims.get(claim_id), &core.masters.fleet);
     if claim.is_settled(fleet.count(), fleet.quorum) {
@@ -341,8 +340,8 @@ pub(crate) fn check(core: &mut Core, claim_id: Id) {
     }
 }
 
-/// Ends an awaited release, or a lock that is left for a time, with what has been heard; what is owed
-/// goes on without the caller.
+/// Reports an awaited release, or a lock left for a time, with the answers so far. What masters are still
+/// owed follows without the caller.
 pub(crate) fn settle(core: &mut Core, claim_id: Id) {
     let claim = core.locks.claims.get_mut(claim_id);
     let id = claim.owner().expect("the release is awaited");
@@ -353,7 +352,7 @@ pub(crate) fn settle(core: &mut Core, claim_id: Id) {
     if is_left {
         settle_left(core, claim_id, id);
     } else if unanswered <= core.masters.fleet.spare() {
-        // Each branch queues its own outcome: built here and moved, one took 28 instructions more.
+        // Each branch queues its outcome: building it here and moving it took 28 instructions more.
         let released = Released { deleted, absent, unanswered };
         core.ground.report_outcome(id, Outcome::Release(Ok(released)));
     } else {
@@ -374,7 +373,7 @@ fn settle_unconfirmed(core: &mut Core, claim_id: Id, id: Id) {
     ground.report_outcome(id, Outcome::Release(Err(ReleaseError::Unconfirmed(report))));
 }
 
-/// The answer to the rest of the time. The last master's may be the one that is waited for.
+/// Takes an answer to the rest of the time. It may be the last one that is awaited.
 pub(crate) fn handle_rest_answer(core: &mut Core, master: MasterId, id: Id, vote: Vote) {
     let Some(claim) = core.locks.claims.find_mut(id) else { return };
     let answer = match vote {
@@ -390,8 +389,7 @@ pub(crate) fn handle_rest_answer(core: &mut Core, master: MasterId, id: Id, vote
     follow_rest(core, master, id);
 }
 
-/// The time is over for which a lock was left, so a master that needs the script gets no rest: the release
-/// follows.
+/// A master needs the script of a rest, but the time is over: the release follows.
 pub(crate) fn handle_rest_over(core: &mut Core, master: MasterId, id: Id) {
     if let Some(claim) = core.locks.claims.find_mut(id) {
         claim.release_mut().sent.remove(master);
@@ -399,7 +397,7 @@ pub(crate) fn handle_rest_over(core: &mut Core, master: MasterId, id: Id) {
     }
 }
 
-/// A master owes no answer to a rest any more. If the time is over, the release follows at once.
+/// A master has answered its rest. If the time is over, the release follows at once.
 fn follow_rest(core: &mut Core, master: MasterId, id: Id) {
     let Some(claim) = core.locks.claims.find(id) else { return };
     let is_over = claim.leaving().is_some_and(|leaving| leaving.until <= core.ground.now);
@@ -408,7 +406,7 @@ fn follow_rest(core: &mut Core, master: MasterId, id: Id) {
     }
 }
 
-/// A lock that was left for a time has its outcome; counts it.
+/// Reports and counts a lock that was left for a time.
 #[cold]
 #[inline(never)]
 fn settle_left(core: &mut Core, claim_id: Id, id: Id) {
@@ -424,14 +422,14 @@ fn settle_left(core: &mut Core, claim_id: Id, id: Id) {
     ground.report_outcome(id, Outcome::Leave(result));
 }
 
-/// How a lock was left for a time.
+/// Returns the outcome of a lock that was left for a time.
 fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let claim = locks.claims.get(claim_id);
     let (leaving, release) = claim.left();
     let latest_end = claim.latest_end(ground.now, ground.config.drift);
-    // A quorum that was seen to have the key while the lock was valid has had it all the time. A master in
-    // quarantine may have got it lately, and have voted for another before it restarted.
+    // A quorum that had the key while the lock was valid has had it all the time. A master in quarantine may
+    // have received the key lately, and may have voted for another client before it restarted.
     let confirmed = claim.confirmed_rest().without(fleet.quarantined_at(ground.now));
     if confirmed.has(fleet.quorum) && ground.now < leaving.valid_until {
         let held_until = leaving.held_until(release.started);
@@ -445,7 +443,7 @@ fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
     })
 }
 
-/// A connection broke: what it owed to this claim will not come. Returns the operation that owns the claim.
+/// A connection broke: its answers to this claim will not come. Returns the operation that owns the claim.
 pub(crate) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<Id> {
     let locks = &mut core.locks;
     let claim = locks.claims.find_mut(id).filter(|claim| claim.asked.contains(master))?;
@@ -453,7 +451,7 @@ pub(crate) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<
     claim.owner()
 }
 
-/// A link is ready, or has room again: sends what claims still owe there, before anything else.
+/// A link is ready, or has room again: first sends what claims owe to its master.
 pub(crate) fn release_orphans(core: &mut Core, master: MasterId) {
     for id in core.locks.claims.ids() {
         let claim = core.locks.claims.get(id);
@@ -463,8 +461,8 @@ pub(crate) fn release_orphans(core: &mut Core, master: MasterId) {
     }
 }
 
-/// A slot for a new claim. Where all are taken it leaves orphans to their TTL. That makes room: an operation owns
-/// one claim at most, and there are twice as many claims.
+/// Returns a slot for a new claim. If the table is full, orphans are left to their TTL. That makes room: an
+/// operation owns at most one claim, and the table holds twice as many claims.
 #[inline(always)]
 pub(crate) fn take_claim<'a>(ground: &mut Ground, claims: &'a mut Slab<Claim>) -> (Id, &'a mut Claim) {
     if claims.is_full() {
@@ -473,8 +471,8 @@ pub(crate) fn take_claim<'a>(ground: &mut Ground, claims: &'a mut Slab<Claim>) -
     claims.take(|| Claim::blank(ground.now)).expect("there is room")
 }
 
-/// The table is full: leaves the keys of claims that nobody owns to their TTL, so that a master which
-/// does not let go of locks cannot keep the others from granting new ones.
+/// Leaves the keys of claims without an owner to their TTL, so that a master that does not release locks
+/// cannot keep the others from granting new ones.
 #[cold]
 #[inline(never)]
 fn forget_orphans(ground: &mut Ground, claims: &mut Slab<Claim>) {
@@ -485,13 +483,13 @@ fn forget_orphans(ground: &mut Ground, claims: &mut Slab<Claim>) {
     }
 }
 
-/// A claim ends before each master has confirmed the release.
+/// Ends a claim before each master has confirmed the release.
 fn forget_claim(ground: &mut Ground, claims: &mut Slab<Claim>, id: Id) {
     ground.stats.orphans += u64::from(claims.get(id).may_be_left());
     claims.free(id);
 }
 
-/// Another process than before answered for a master.
+/// A different process answers for a master: its grants are void.
 pub(crate) fn void_grants(locks: &mut Locks, master: MasterId, before: Predecessor) {
     let has_ended = before == Predecessor::Ended;
     for id in locks.claims.ids() {

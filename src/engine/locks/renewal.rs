@@ -1,8 +1,8 @@
-//! The renewal of one held lock: when it is extended again, to what, and when that ends.
+//! The renewals of one held lock: when the next one is due, and which TTL it asks for.
 //!
-//! A lock is renewed at a third of its TTL, or somewhat earlier, at a tick that other locks share: what is
-//! due together goes out in one write for each master. A renewal never shortens a validity. It stops after
-//! the longest hold and count.
+//! A lock is renewed after a third of its TTL, or somewhat earlier, at a tick that other locks share. So
+//! renewals due together leave in one write for each master. A renewal never shortens a validity. Renewals
+//! stop after the longest hold, or after a maximum number.
 
 use std::time::{Duration, Instant};
 
@@ -11,27 +11,27 @@ use rand::{Rng, RngExt};
 use crate::limits;
 use crate::lock::{Drift, Ttl};
 
-/// How a held lock is kept.
+/// Renewals of a held lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Renewal {
     /// TTL that each renewal asks for.
     ttl: Ttl,
-    /// When the next one is due; `None` once there will be no more.
+    /// When the next renewal is due; `None` without another one.
     pub(crate) renew_at: Option<Instant>,
-    /// No renewal goes beyond this.
+    /// No renewal extends the lock beyond this time.
     pub(crate) hold_until: Instant,
     left_count: u32,
 }
 
-/// The clock by which the renewals of one engine go out together.
+/// The clock that groups the renewals of one engine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticks {
-    /// The time of the engine's making.
+    /// When the engine was made.
     pub(crate) started: Instant,
 }
 
 impl Ticks {
-    /// The last moment at which renewals go out together.
+    /// Returns the last tick before a time.
     fn before(self, at: Instant) -> Instant {
         let passed = at.saturating_duration_since(self.started).as_millis();
         let tick = limits::RENEWAL_TICK.as_millis();
@@ -45,13 +45,13 @@ impl Renewal {
         Self { ttl, renew_at: None, hold_until, left_count: limits::RENEWAL_COUNT_MAX }
     }
 
-    /// The TTL by which the next renewal is planned: a caller may have extended to a shorter one than
-    /// renewals ask for.
+    /// Returns the TTL from which the next renewal is planned. A caller may have extended the lock to a
+    /// shorter TTL than renewals ask for.
     fn planned_ttl(&self, held_ttl: Ttl) -> Duration {
         self.ttl.as_duration().min(held_ttl.as_duration())
     }
 
-    /// The lock was acquired or extended at `since`: plans the next renewal.
+    /// Plans the next renewal of a lock that was acquired or extended at `since`.
     pub(crate) fn plan(
         &mut self,
         now: Instant,
@@ -61,15 +61,15 @@ impl Renewal {
         rng: &mut impl Rng,
     ) {
         let ttl = self.planned_ttl(held_ttl);
-        // Not all at once if many were acquired at once.
+        // Spreads the renewals of locks that were acquired together.
         let early = rng.random_range(Duration::ZERO..=ttl / 12);
         let at = ticks.before((since + ttl / 3).checked_sub(early).unwrap_or(now));
-        // A tick may be longer than a short TTL: no renewal follows right upon the one before.
+        // A tick may be longer than a short TTL: renewals keep a distance of a sixth of the TTL.
         self.renew_at = Some(at.max(since + ttl / 6).max(now));
     }
 
-    /// A renewal is due: the TTL to ask for now, if any. A lock that a caller extended to a longer TTL is not
-    /// cut short; and the last renewal is shorter than the others.
+    /// Returns the TTL of the renewal that is due now, if any. A renewal never shortens a longer extension by
+    /// the caller, and the last renewal ends with the longest hold.
     pub(crate) fn next_ttl(
         &mut self,
         now: Instant,
@@ -86,13 +86,13 @@ impl Renewal {
             self.left_count -= 1;
         } else if !is_capped && self.left_count > 0 {
             let (since, ttl) = (valid_until - self.ttl.validity(), self.ttl.as_duration());
-            // That is to come, as the validity ends later than it would with a renewal now.
+            // This time is in the future, because the validity ends later than after a renewal now.
             self.renew_at = Some(since + ttl / 3);
         }
         ttl
     }
 
-    /// An extension to `ttl` has its verdict: plans what follows.
+    /// Plans what follows the verdict of an extension to `ttl`.
     pub(crate) fn follow(
         &mut self,
         now: Instant,
@@ -102,7 +102,7 @@ impl Renewal {
         rng: &mut impl Rng,
     ) {
         let Extended { valid_until, ttl, held_ttl, is_extended } = extended;
-        // The last renewal, which ends with the longest hold, is short of it by its drift allowance.
+        // The last renewal ends with the longest hold, less its drift allowance.
         let ends_at = valid_until + drift.of(self.ttl.as_duration());
         if valid_until <= now || self.hold_until <= ends_at || self.left_count == 0 {
             self.renew_at = None;
@@ -116,18 +116,18 @@ impl Renewal {
     }
 }
 
-/// How an extension ended.
+/// Result of an extension.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extended {
     pub(crate) valid_until: Instant,
-    /// TTL that it asked for.
+    /// TTL that the extension asked for.
     pub(crate) ttl: Ttl,
-    /// TTL that the validity counts with.
+    /// TTL of the current validity.
     pub(crate) held_ttl: Ttl,
     pub(crate) is_extended: bool,
 }
 
-/// How long before the end of the validity the loss of a lock with this TTL is reported.
+/// Returns how long before the end of the validity the loss of a lock with this TTL is reported.
 pub(crate) fn loss_lead(ttl: Ttl) -> Duration {
     ttl.validity() / 10
 }
@@ -138,7 +138,7 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
-    /// A twentieth of the TTL, or the bound, and up to as much again.
+    /// A pause is a twentieth of the TTL within its bounds, plus a random time up to as long.
     #[test]
     fn a_failed_renewal_is_tried_again_after_a_pause() {
         let (now, ms, mut rng) = (Instant::now(), Duration::from_millis, StdRng::seed_from_u64(1));

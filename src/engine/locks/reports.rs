@@ -1,4 +1,4 @@
-//! Reports for people: the answers of masters in a round.
+//! Reports for people: what each master answered in a round.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::error::{Report, Round};
 use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, MasterSet, Tally, Vote};
 
-/// The answer of each master in a round of this claim, for an error.
+/// Reports each master's answer in a round of this claim, for an error.
 pub(crate) fn report(fleet: &Fleet, now: Instant, round: Round, claim: &Claim, tally: &Tally) -> Report {
     let votes = fleet.links().map(|link| {
         let master = link.master;
@@ -38,7 +38,8 @@ pub(crate) fn report(fleet: &Fleet, now: Instant, round: Round, claim: &Claim, t
     Report { round, resource, votes: votes.collect() }
 }
 
-/// The same for a release, or a lock that is left for a time: their answers are kept apart.
+/// Reports each master's answer to a release, or to the rest of a lock left for a time: `release` stores
+/// these answers.
 pub(crate) fn release_report(fleet: &Fleet, now: Instant, claim: &Claim, release: &Release) -> Report {
     let tally = Tally { granted: release.deleted, refused: release.absent, failed: MasterSet::EMPTY };
     let round = if claim.leaving().is_some() { Round::Leave } else { Round::Release };
@@ -50,7 +51,7 @@ pub(crate) fn release_report(fleet: &Fleet, now: Instant, claim: &Claim, release
         *vote = Vote::Failed(match (claim.asked.contains(link.master), link.connection.is_ready()) {
             (false, _) => Failure::NotHeld,
             (true, false) => Failure::NotConnected { why: link.why.clone() },
-            // Its answer changes nothing.
+            // Its answer cannot change the outcome.
             (true, true) if now < release.started + claim.answer_limit => continue,
             (true, true) => Failure::NoAnswer { limit: claim.answer_limit },
         });

@@ -1,25 +1,26 @@
-//! Shared locks: readers, who have a lock together.
+//! Shared locks: readers that hold a lock together.
 //!
-//! A writer is whoever has the lock alone, by any other request: nothing about it is different. A reader's
-//! attempt, extension and release are a writer's but for the commands (`lock/command/shared.rs`), and for
-//! the wait queues of this engine: readers are in none.
+//! A writer holds the lock alone, through any other request, which works as without readers. A reader differs
+//! only in the commands of its attempt, extension and release (`lock/command/shared.rs`), and stands in no
+//! wait queue of this engine.
 //!
 //! # Why readers and a writer exclude each other
 //!
-//! Readers stand in a set at the lock's own key. A quorum that granted a reader and one that granted a writer
-//! share a master. If that one took the writer first, its key was there, with the writer's value, until the
-//! writer's validity was over or the writer had released it: a reader is refused there, a swap or an
-//! extension compares. If it took the reader first, the set was there until the last of the readers' ends,
-//! which no request but a release by one of them brings forward, and that to the last end of the others: `SET
-//! NX` is refused. A reader's end is its TTL after the master's vote, by that master's clock, its deadline
-//! TTL minus drift after the attempt's beginning; so whatever is said of deadlines, drift, quarantine,
-//! orphans and margins holds for readers, too. That a read quorum and a write quorum share a member is the
-//! idea of Gifford, "Weighted Voting for Replicated Data" (1979); here both are majorities.
+//! Readers stand in a set at the lock's key. A quorum that granted a reader and a quorum that granted a
+//! writer share a master. If this master granted the writer first, the writer's value stayed at the key until
+//! the writer's validity was over or the writer had released the lock. Meanwhile a reader is refused, and a
+//! swap or an extension compares the value. If the master granted the reader first, the set stayed until the
+//! last reader's end, and `SET NX` is refused. Only the release by a reader brings that end forward, to the
+//! last end of the remaining readers. A reader's end is one TTL after the master's vote, by that master's
+//! clock. The reader's deadline is the TTL minus the drift after the start of the attempt. So everything
+//! about deadlines, drift, quarantine, orphans and margins holds for readers, too. Overlapping read and write
+//! quorums come from Gifford, "Weighted Voting for Replicated Data" (1979); here both are majorities.
 //!
 //! # Whose turn it is
 //!
-//! Readers and writers that wait stand in one queue on each master (`parking.rs`). A reader that does not
-//! wait is refused while somebody stands there, so that readers which come and go keep no writer waiting.
+//! Waiting readers and writers share one queue on each master (`parking.rs`). An attempt by a reader that is
+//! not parked is refused while a live entry is first in that queue, so that short-lived readers do not starve
+//! a writer.
 
 use std::time::Instant;
 
@@ -27,7 +28,7 @@ use super::claim::{Claim, Votes};
 use super::obstacle::Obstacle;
 use crate::lock::{Failure, MasterId, Vote};
 
-/// The vote in the answer to a reader's attempt. A refusal reports how long the key in the way still lives.
+/// Returns the vote in the answer to a reader's attempt. A refusal reports the key's time left.
 pub(crate) fn vote(
     vote: Vote,
     master: MasterId,

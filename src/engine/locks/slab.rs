@@ -1,6 +1,6 @@
-//! A table of reused slots whose ids distinguish one occupant from the next.
+//! A table of reused slots. An id distinguishes one occupant of a slot from the next.
 
-/// The place of an entry and the generation of its occupant; an id of an earlier occupant finds nothing (I7).
+/// A slot and the generation of its occupant. An id of an earlier occupant finds nothing (I7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Id {
     pub(crate) index: u32,
@@ -8,17 +8,17 @@ pub(crate) struct Id {
 }
 
 impl Id {
-    /// An id that nobody ever has: an even generation is a free slot's.
+    /// An id of no entry: an even generation marks a free slot.
     pub(crate) const NOBODY: Self = Self { index: u32::MAX, generation: 0 };
 
-    /// Its bytes, for somebody who returns them.
+    /// Returns the id as bytes, for a caller that passes it back.
     pub(crate) fn to_bytes(self) -> [u8; 8] {
         let ([a, b, c, d], [e, f, g, h]) = (self.index.to_le_bytes(), self.generation.to_le_bytes());
         [a, b, c, d, e, f, g, h]
     }
 
-    /// The id with these bytes, which may be anybody's. An even generation is nobody's: in a free slot it
-    /// would find what the last occupant left there.
+    /// Returns the id with these bytes, which may be arbitrary. An even generation gives `None`: in a free
+    /// slot it would find the last occupant's value.
     pub(crate) fn from_bytes([a, b, c, d, e, f, g, h]: [u8; 8]) -> Option<Self> {
         let (index, generation) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
         (generation % 2 == 1).then_some(Self { index, generation })
@@ -27,14 +27,13 @@ impl Id {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Odd while the slot is taken; goes up by one with each taking and freeing.
+    /// Odd while the slot is taken. Grows by one whenever the slot is taken or freed.
     generation: u32,
     value: T,
 }
 
-/// Values stay in their slots when freed, so that the next occupant can reuse their memory. An id that may be
-/// stale is looked for with [`Slab::find`]; any other is of an entry that is there, and [`Slab::get`] asserts
-/// that.
+/// A freed value stays in its slot, so that the next occupant can reuse its memory. Use [`Slab::find`] for an
+/// id that may be stale, and [`Slab::get`] for the id of an existing entry, which it asserts.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
@@ -48,7 +47,7 @@ impl<T> Slab<T> {
         Self { slots: Vec::new(), free: Vec::new(), count_max }
     }
 
-    /// How many slots are taken.
+    /// Returns the number of taken slots.
     pub(crate) fn count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -58,7 +57,7 @@ impl<T> Slab<T> {
         self.free.is_empty() && self.slots.len() >= self.count_max
     }
 
-    /// Takes a slot with whatever its last occupant left there, or with `blank`; `None` if the table is full.
+    /// Takes a slot with the last occupant's value, or a new one with `blank`. `None` if the table is full.
     #[inline]
     pub(crate) fn take(&mut self, blank: impl FnOnce() -> T) -> Option<(Id, &mut T)> {
         if self.free.is_empty() && !self.add_slot(blank) {
@@ -75,7 +74,7 @@ impl<T> Slab<T> {
     fn add_slot(&mut self, blank: impl FnOnce() -> T) -> bool {
         let has_room = self.slots.len() < self.count_max;
         if has_room {
-            // Room for all slots at once, so that freeing never allocates.
+            // Reserves room for every slot, so that freeing never allocates.
             self.free.reserve(self.slots.len() + 1);
             self.free.push(self.slots.len() as u32);
             self.slots.push(Slot { generation: 0, value: blank() });
@@ -83,7 +82,7 @@ impl<T> Slab<T> {
         has_room
     }
 
-    /// Frees a slot; ids of its occupant find nothing from now on.
+    /// Frees a slot. Its occupant's id then finds nothing.
     #[inline]
     pub(crate) fn free(&mut self, id: Id) {
         if let Some(slot) = self.slots.get_mut(id.index as usize)
@@ -94,7 +93,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The entry of an id that may be stale: it came from a caller, or with a reply.
+    /// Returns the entry of an id that may be stale, because it came from a caller or with a reply.
     #[inline]
     pub(crate) fn find(&self, id: Id) -> Option<&T> {
         let slot = self.slots.get(id.index as usize)?;
@@ -107,7 +106,7 @@ impl<T> Slab<T> {
         if slot.generation == id.generation { Some(&mut slot.value) } else { None }
     }
 
-    /// The entry of an id that is in use.
+    /// Returns the entry of an id in use.
     #[inline]
     pub(crate) fn get(&self, id: Id) -> &T {
         self.find(id).unwrap_or_else(|| gone())
@@ -118,7 +117,7 @@ impl<T> Slab<T> {
         self.find_mut(id).unwrap_or_else(|| gone())
     }
 
-    /// The entry in a slot that is known to be taken.
+    /// Returns the entry in a taken slot.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &T {
         self.slots
@@ -127,18 +126,18 @@ impl<T> Slab<T> {
             .map_or_else(|| gone(), |slot| &slot.value)
     }
 
-    /// The id of whoever is in a slot now.
+    /// Returns the id of a slot's current occupant.
     pub(crate) fn occupant(&self, index: u32) -> Option<Id> {
         let generation = self.slots.get(index as usize)?.generation;
         (generation % 2 == 1).then_some(Id { index, generation })
     }
 
-    /// The id of whoever is in a slot that is known to be taken.
+    /// Returns the id of the occupant of a taken slot.
     pub(crate) fn id_at(&self, index: u32) -> Id {
         self.occupant(index).unwrap_or_else(|| gone())
     }
 
-    /// All ids as of now, for walking the table while changing it.
+    /// Returns the current ids, so that the caller can change the table while iterating.
     pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + use<T> {
         let taken: Vec<Id> =
             (0..self.slots.len()).filter_map(|index| self.occupant(u32::try_from(index).ok()?)).collect();
@@ -146,14 +145,14 @@ impl<T> Slab<T> {
     }
 }
 
-/// A part that few occupants of a slot have, in a box. The box stays for the next occupant that has one. As
-/// large as a pointer, for the size of a slot.
+/// A rare part of a slot's value, in a box. The box stays for the next occupant that needs one. Only as large
+/// as a pointer, to keep the slot small.
 #[derive(Debug)]
 pub(crate) struct Kept<T>(Option<Box<Boxed<T>>>);
 
 #[derive(Debug)]
 struct Boxed<T> {
-    /// Whether the part is that of the slot's occupant, and of none before.
+    /// Whether the part belongs to the current occupant of the slot.
     is_there: bool,
     part: T,
 }
@@ -161,7 +160,8 @@ struct Boxed<T> {
 impl<T> Kept<T> {
     pub(crate) const NONE: Self = Self(None);
 
-    /// The occupant has the part that `make` returns, which may take memory out of an earlier one.
+    /// Gives the occupant the part that `make` returns. `make` may take memory out of an earlier occupant's
+    /// part.
     pub(crate) fn put(&mut self, make: impl FnOnce(Option<&mut T>) -> T) {
         let part = make(self.0.as_mut().map(|boxed| &mut boxed.part));
         let boxed = Boxed { is_there: true, part };
@@ -171,7 +171,7 @@ impl<T> Kept<T> {
         }
     }
 
-    /// The occupant has no such part any more.
+    /// Takes the part from the occupant, but keeps the memory.
     #[inline(always)]
     pub(crate) const fn clear(&mut self) {
         if let Some(boxed) = &mut self.0 {

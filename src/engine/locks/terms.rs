@@ -1,4 +1,4 @@
-//! Values that an engine keeps between acquisitions: the terms of a TTL, and which acquisitions are timed.
+//! Values that an engine keeps between acquisitions: the terms of a TTL, and when to time an acquisition.
 
 use std::time::{Duration, Instant};
 
@@ -7,15 +7,15 @@ use crate::limits;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::{InputError, Ttl};
 
-/// Values that all acquisitions of one TTL share, to be worked out anew only when the TTL changes. They are
-/// had by [`Terms::fit`] alone: those of another lock's TTL would let a key end before its holder knows.
+/// Values that all acquisitions of one TTL share, computed only when the TTL changes. Only [`Terms::fit`]
+/// returns them: the terms of another TTL would let a key end before its holder knows.
 #[derive(Debug)]
 pub(crate) struct Terms {
     /// `None` before the first acquisition.
     ttl: Option<Ttl>,
-    /// The TTL that was asked for last, and what it became.
+    /// The last requested TTL, and the TTL that it became.
     asked: Option<(Option<Duration>, Ttl)>,
-    /// The limit of the fleet's round trips when this was worked out.
+    /// The fleet's round-trip limit for which the values hold.
     round_trip_limit: Duration,
     fitted: Fitted,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Terms {
 /// The terms of one TTL.
 #[derive(Debug)]
 pub(crate) struct Fitted {
-    /// How long each round waits for answers.
+    /// Longest wait for the answers of a round.
     pub(crate) answer_limit: Duration,
     pub(crate) tail: AcquireTail,
 }
@@ -36,7 +36,7 @@ impl Terms {
         fitted: Fitted { answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY },
     };
 
-    /// The TTL of an acquisition that asks for this one, or for the default.
+    /// Returns the TTL of an acquisition that asks for this TTL, or for the default.
     #[inline(always)]
     pub(crate) fn ttl_of(&mut self, asked: Option<Duration>, config: &Config) -> Result<Ttl, InputError> {
         match self.asked {
@@ -53,7 +53,7 @@ impl Terms {
         Ok(ttl)
     }
 
-    /// Those of this TTL, on masters of which a quorum answers within this limit.
+    /// Returns the terms of this TTL, on masters of which a quorum answers within this limit.
     #[inline(always)]
     pub(crate) fn fit(&mut self, ttl: Ttl, round_trip_limit: Duration, config: &Config) -> &Fitted {
         let is_other = self.ttl != Some(ttl) || self.round_trip_limit != round_trip_limit;
@@ -72,21 +72,21 @@ impl Terms {
     }
 }
 
-/// Which acquisitions are timed: all while there are few, and one of many while there are many, so that an
-/// ordinary one pays for a counter only.
+/// When to time an acquisition: each one while there are few, one of many while there are many, so that an
+/// ordinary acquisition pays only for a counter.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Acquisitions until the next one that is timed, and that one.
+    /// Number of acquisitions until the next timed one, which it includes.
     left: u32,
-    /// As many followed the last one that was timed, the next one included.
+    /// The same number, as it was after the last timed acquisition.
     distance: u32,
-    /// When one was last timed.
+    /// When an acquisition was last timed.
     timed_at: Instant,
-    /// Timed acquisitions in a row that came so soon after each other as only many do.
+    /// Consecutive timed acquisitions that followed each other quickly.
     busy_count: u32,
     /// When a round trip was last measured.
     sampled_at: Option<Instant>,
-    /// Whether each acquisition is noted: somebody observes.
+    /// Whether an observer makes every acquisition timed.
     is_observed: bool,
 }
 
@@ -95,14 +95,15 @@ impl Pace {
         Self { left: 1, distance: 1, timed_at: now, busy_count: 0, sampled_at: None, is_observed }
     }
 
-    /// Counts an acquisition. Returns whether [`Pace::time`] is to be called for it.
+    /// Counts an acquisition. Returns whether to call [`Pace::time`] for it.
     #[inline]
     pub(crate) const fn is_due(&mut self) -> bool {
         self.left -= 1;
         self.left == 0
     }
 
-    /// An acquisition is timed. Returns whether its round trip is to be measured, as none was lately.
+    /// Notes a timed acquisition. Returns whether to measure its round trip, because none was measured
+    /// lately.
     #[cold]
     #[inline(never)]
     pub(crate) fn time(&mut self, now: Instant) -> bool {

@@ -26,7 +26,7 @@ fn states() -> [OpState; 8] {
 // I112
 #[test]
 fn only_the_drawn_transitions_are_legal() {
-    // A row for each state before; a column for each one that may follow.
+    // One row for each state, one column for each state that may follow.
     let drawn = [
         [0, 1, 0, 1, 0, 0, 1, 1],
         [0, 1, 0, 1, 0, 0, 0, 0],
