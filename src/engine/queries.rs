@@ -1,7 +1,8 @@
-//! Queries: operations without a claim, which join no queue. No answer to a query is a vote, and nothing else
-//! sends the deletion that does not compare (I10). Also the drain, which ends an engine's locks: no more
-//! acquisitions, then a wait until no master holds any. The wait polls, so that ordinary releases pay
-//! nothing.
+//! Queries: operations without a claim that join no queue. No answer to a query is a vote. Only a forced
+//! unlock deletes a key without comparing its value (I10).
+//!
+//! The drain is a query too: it refuses new acquisitions, then waits until no claim is left. The wait polls,
+//! so that ordinary releases pay nothing.
 
 pub(crate) mod free_slots;
 pub(crate) mod inspection;
@@ -57,7 +58,7 @@ pub(super) fn submit_free_slots(
     if !(1..=limits::SLOT_COUNT_MAX).contains(&count) {
         return Err(InputError::SlotCount { count }.into());
     }
-    // Its answer would lead to an acquisition.
+    // The search would lead to an acquisition.
     if core.locks.is_drained {
         return Err(SubmitError::Stopped(DRAINED.into()));
     }
@@ -104,14 +105,14 @@ pub(super) fn submit_pause(
     Ok(OpId(id))
 }
 
-/// Takes an operation with the key. Also returns the answer limit.
+/// Takes a slot for the query of a key. Also returns the answer limit.
 fn begin_query(core: &mut Core, resource: Option<Resource<'_>>) -> Result<(Id, Duration), SubmitError> {
     let Core { ground, masters, locks } = core;
     let ttl = ground.config.ttl(ground.config.max_ttl)?;
     let (id, op) = locks.ops.take(|| Op::blank(ground.now, ttl)).ok_or(SubmitError::Overloaded)?;
     op.begin(Asked::of_query(ground.now, ttl));
     op.enter(OpState::Query);
-    // The slot's earlier operation may have left a living claim, which does not belong to this one.
+    // The slot's last operation may have left a live claim, which this query must not use.
     op.claim = Id::NOBODY;
     if let Some(resource) = resource {
         op.set_key(&ground.config.prefix, resource);
@@ -147,7 +148,7 @@ pub(super) fn handle_reader_count(
     } else if let (Some(op), Ok(count)) = (locks.ops.find_mut(id), count)
         && op.is_denied()
     {
-        // Keeps the known count until an answer gives another: the wait may end before the last answer.
+        // Keeps the largest count, unless a master reports none. The wait may end before the last answer.
         let readers = &mut op.tries.obstacle.readers;
         *readers = if count == 0 { 0 } else { count.max(*readers) };
     }
@@ -194,7 +195,7 @@ pub(super) fn miss_query(core: &mut Core, id: Id) {
     check_query(core, id);
 }
 
-/// A connection broke, and with it the answers to queries.
+/// A connection broke: fails the queries that wait for this master.
 pub(super) fn lose_queries(core: &mut Core, master: MasterId) {
     for id in core.locks.ops.ids() {
         if let Some(query) = core.locks.query_at(master, id) {

@@ -16,8 +16,8 @@ pub enum SlotLook {
     Taken,
     /// No slot is free on a quorum, and the masters differ: other callers are acquiring or releasing slots.
     Contested,
-    /// Fewer masters than a quorum have reported. Lists each master's name and why it has not; masters that
-    /// have reported are listed as refusals.
+    /// Fewer masters than a quorum have reported. Lists each master's name and the reason; a master that has
+    /// reported is listed as a refusal.
     Unknown(Vec<(Arc<str>, Vote)>),
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct FreeSlots {
     quorum: usize,
     /// Marks by place, of each master that has reported. A report ends where the master stopped looking.
     reports: Vec<Vec<SlotMark>>,
-    /// Why other masters have not reported.
+    /// Why the other masters have no report.
     failures: Vec<(MasterId, Failure)>,
 }
 
@@ -53,7 +53,8 @@ impl FreeSlots {
         self.failures.push((master, failure));
     }
 
-    /// Whether `to_come` more reports cannot change the result.
+    /// Whether the search is decided with `to_come` reports missing: a slot is free, or no missing report can
+    /// free one or settle that all are taken.
     pub(crate) fn is_decided(&self, to_come: usize) -> bool {
         let may_be = |count: usize| count + to_come >= self.quorum;
         match self.look(&[]) {
@@ -89,7 +90,7 @@ impl FreeSlots {
         labels.iter().enumerate().map(vote).collect()
     }
 
-    /// The tally of each place.
+    /// Returns the tally of each place.
     fn tallies(&self) -> impl Iterator<Item = Tally> {
         (0..self.count as usize).map(|place| {
             let marks = || self.reports.iter().filter_map(move |report| report.get(place));

@@ -110,7 +110,7 @@ impl Inspection {
         split_value(self.value()?).1.map(|label| label.as_str())
     }
 
-    /// The value that a quorum of the configured masters holds.
+    /// Returns the value that a quorum of the configured masters holds.
     fn value(&self) -> Option<&[u8]> {
         let values = || self.masters.iter().filter_map(|(_, state)| state.value());
         let quorum = quorum(self.masters.len());
@@ -144,7 +144,7 @@ impl Inspection {
         }
     }
 
-    /// One line for each group of masters with the same report, with the longest of their times.
+    /// Returns one line for each group of masters with the same report. Shows their longest time.
     fn lines(&self) -> Vec<String> {
         let lines = self.masters.iter().map(|(master, state)| {
             let what = state.what();
@@ -178,7 +178,7 @@ impl KeyState {
         Some((token, label.map(|label| label.as_str())))
     }
 
-    /// Time until the key ends.
+    /// Returns the key's time left.
     const fn left(&self) -> HolderTtl {
         match self {
             Self::Holds { left, .. } | Self::Shared { left, .. } => *left,
@@ -186,7 +186,7 @@ impl KeyState {
         }
     }
 
-    /// The report without its time.
+    /// Returns the report without the time.
     fn what(&self) -> String {
         match self {
             Self::Absent => "free".to_owned(),
@@ -243,7 +243,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// How long a lock is still held, as the end of a sentence.
+/// Time for which a lock is still held, as the end of a sentence.
 struct End(HolderTtl);
 
 impl fmt::Display for End {

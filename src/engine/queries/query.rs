@@ -19,7 +19,7 @@ use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 #[derive(Debug)]
 pub(crate) struct Query {
     pub(crate) deadline: Instant,
-    /// How long to wait for answers.
+    /// Longest wait for the answers.
     pub(crate) limit: Duration,
     /// Masters that owe an answer.
     pub(crate) asked: MasterSet,
@@ -45,7 +45,7 @@ enum Work {
     },
 }
 
-/// A master's answers before the last.
+/// A master's answers to an inspection, except the last one.
 #[derive(Debug, Clone)]
 struct Parts {
     value: Result<Box<[u8]>, Failure>,
@@ -137,7 +137,7 @@ impl Query {
         let none = Parts { value: Ok(Box::default()), reader_count: 0 };
         let Parts { value, reader_count: readers } = std::mem::replace(self.parts(master), none);
         let answer = match (value, left) {
-            // The key is no string then.
+            // A key with readers is no string, so its value was an error.
             (_, Ok(left @ (HolderTtl::Left(_) | HolderTtl::Never))) if readers > 0 => {
                 KeyState::Shared { readers, left }
             }
@@ -176,7 +176,7 @@ impl Query {
         self.asked.remove(master);
     }
 
-    /// This master will not answer.
+    /// Notes that a master will not answer.
     pub(crate) fn fail_at(&mut self, master: MasterId, failure: Failure) {
         match &mut self.work {
             Work::Inspect { .. } => self.end_at(master, KeyState::Failed(failure)),
