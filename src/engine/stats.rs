@@ -1,4 +1,4 @@
-//! Counters and times of an engine, and the queue of events for the observer.
+//! Counters and times of an engine, and the observer's event queue.
 //!
 //! The engine has one [`Stats`], and each link its master's [`MasterStats`]. A snapshot combines them.
 
@@ -36,7 +36,7 @@ pub struct Stats {
     pub expired: u64,
     /// Acquisitions that ended with [`AcquireError::Overloaded`].
     pub overloaded: u64,
-    /// Acquisitions that their caller gave up, or that a drain ended.
+    /// Acquisitions that their caller cancelled, or that a drain ended.
     pub abandoned: u64,
     /// Locks released within their validity.
     pub released: u64,
@@ -45,14 +45,14 @@ pub struct Stats {
     /// Locks that ended before their release. A loss proved by masters counts at once, any other loss at the
     /// release.
     pub lost: u64,
-    /// Times that a held lock had at most a tenth of its validity left, and was then extended, reported by a
-    /// loss notification, or both.
+    /// Number of times that a held lock had at most a tenth of its validity left, and was then extended,
+    /// reported by a loss notification, or both.
     pub near_losses: u64,
     /// Successful extensions, including renewals.
     pub extended: u64,
     /// Extensions confirmed by too few masters or too late, including renewals.
     pub extensions_failed: u64,
-    /// Attempts of acquisitions after the first, without hand-overs.
+    /// Attempts after the first one of an acquisition, without hand-overs.
     pub retries: u64,
     /// Swaps sent to pass a lock to the same client's next waiter.
     pub hand_overs: u64,
@@ -60,7 +60,7 @@ pub struct Stats {
     pub notified: u64,
     /// Keys restored on masters that had missed or lost them while the lock was held.
     pub repairs: u64,
-    /// Tokens whose release some master did not confirm; the TTL ends what is left there.
+    /// Tokens whose release some master did not confirm. Their keys end with the TTL.
     pub orphans: u64,
     /// Events dropped because the observer was too slow.
     pub events_dropped: u64,
@@ -68,7 +68,7 @@ pub struct Stats {
     pub(super) held_before: u64,
     /// The client's label ([`crate::ConfigBuilder::holder_label`]), without the labels of requests.
     pub holder_label: Option<Arc<str>>,
-    /// Current requests: locks being acquired, held or released, and inspections.
+    /// Current requests: locks being acquired, held or released, and queries.
     pub operations: usize,
     /// Tokens that may be on some master now, except those left to their TTL.
     pub claims: usize,
@@ -94,9 +94,9 @@ pub struct Stats {
 pub struct MasterStats {
     /// URL of the master, without the login.
     pub name: Arc<str>,
-    /// Whether its votes count now: [`MasterState::Ready`](crate::status::MasterState::Ready).
+    /// Whether the master's votes count now: [`MasterState::Ready`](crate::status::MasterState::Ready).
     pub is_ready: bool,
-    /// Answers that granted an attempt, late ones included.
+    /// Answers that granted an attempt, including late ones.
     pub granted: u64,
     /// Grants too late to count: the attempt had failed, or the lock was extended or released.
     pub late: u64,
@@ -109,14 +109,14 @@ pub struct MasterStats {
     pub unanswered: u64,
     /// Connections that replaced an earlier one.
     pub reconnects: u64,
-    /// Times that another process answered than before, after a restart or in place of the server.
+    /// Number of times that a different process answered, after a restart or in place of the server.
     pub restarts: u64,
-    /// Times that a credentials provider returned no credentials, or that the server refused them on an open
-    /// connection.
+    /// Number of times that a credentials provider returned no credentials, or that the server refused them
+    /// on an open connection.
     pub credentials_failed: u64,
-    /// Times that its record of the fleet's settings was found to differ from this client.
+    /// Number of times that the master's record of the fleet's settings differed from this client's settings.
     pub fleet_differences: u64,
-    /// Time for which its votes did not count because it may have restarted.
+    /// Time for which the master's votes did not count because it may have restarted.
     pub quarantined: Duration,
     /// Time from the queuing of a request to its answer. Sampled: at most one acquisition per
     /// [`limits::ROUND_TRIP_PAUSE`](crate::limits::ROUND_TRIP_PAUSE).
@@ -138,7 +138,7 @@ impl Stats {
         self.masters.iter().map(|master| master.reconnects).sum()
     }
 
-    /// Returns how often another process answered than before, summed over all masters.
+    /// Returns how often a different process answered than before, summed over all masters.
     #[must_use]
     pub fn restarts(&self) -> u64 {
         self.masters.iter().map(|master| master.restarts).sum()
@@ -202,7 +202,7 @@ impl Stats {
             AcquireError::NoQuorum(_) => self.no_quorum += 1,
             AcquireError::Expired(_) => self.expired += 1,
             AcquireError::Overloaded => self.overloaded += 1,
-            // An accepted acquisition never ends like this.
+            // An accepted acquisition never ends with these errors.
             AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Cancelled => {}
         }
     }
@@ -294,7 +294,7 @@ listed! { MasterStats, counters counters_mut: [u64; 9] {
 
 #[derive(Debug)]
 pub(super) struct Events {
-    /// Whether events are wanted. If not, none is built.
+    /// Whether an observer wants events. Without one, no event is built.
     pub(super) is_observed: bool,
     queue: VecDeque<Event>,
     pub(super) dropped_count: u64,
@@ -305,7 +305,7 @@ impl Events {
         Self { is_observed, queue: VecDeque::new(), dropped_count: 0 }
     }
 
-    /// Queues the event that `event` builds, if events are wanted and there is room.
+    /// Queues the event that `event` builds, if an observer wants events and there is room.
     #[inline]
     pub(super) fn push(&mut self, event: impl FnOnce() -> Event) {
         if self.is_observed {

@@ -50,7 +50,7 @@ impl Histogram {
         Self { buckets: [0; BUCKET_COUNT], sum_ns: 0, max_ns: 0 }
     }
 
-    /// Records a time. Times above `u64::MAX` nanoseconds (584 years) count as that.
+    /// Records a time. A time above `u64::MAX` nanoseconds (584 years) counts as this limit.
     #[inline]
     pub fn record(&mut self, time: Duration) {
         let ns = nanoseconds(time);
@@ -77,7 +77,7 @@ impl Histogram {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// Returns a time that at least the share `q` of the recorded times does not exceed: the median for 0.5,
+    /// Returns a time that at least the share `q` of the recorded times do not exceed: the median for 0.5,
     /// the 99th percentile for 0.99. `q` is clamped to 0..=1. `None` if empty.
     ///
     /// The result is never below the true quantile. It exceeds it by at most 12.5 %, or by 1.024 µs if that
@@ -108,7 +108,7 @@ impl Histogram {
         })
     }
 
-    /// For each bucket, whether it ends at a power of two; false for the last bucket.
+    /// Returns for each bucket whether it ends at a power of two. False for the last bucket.
     pub(crate) fn octave_ends() -> impl Iterator<Item = bool> {
         (0..BUCKET_COUNT).map(|place| place % PER_OCTAVE == 0 && place + 1 < BUCKET_COUNT)
     }
@@ -149,7 +149,7 @@ impl std::fmt::Debug for Histogram {
     }
 }
 
-/// Rank of a quantile among `count` times, from 1; `None` if there are none.
+/// Returns the rank of a quantile among `count` times, from 1; `None` without times.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -167,7 +167,7 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(time.subsec_nanos()))
 }
 
-/// The bucket of a time: its highest bit, and the three bits below.
+/// Returns the bucket of a time: its highest bit, and the three bits below.
 #[inline]
 fn place_of(ns: u64) -> usize {
     const LOWEST: u64 = (1 << FIRST_BITS) - 1;
@@ -179,12 +179,12 @@ fn place_of(ns: u64) -> usize {
     eighths + (octave + 1 - FIRST_BITS) as usize * PER_OCTAVE - (2 * PER_OCTAVE - 1)
 }
 
-/// Longest time in a bucket.
+/// Returns the longest time in a bucket.
 const fn longest_ns(place: usize) -> u64 {
     if place + 1 == BUCKET_COUNT { u64::MAX } else { end_ns(place) - 1 }
 }
 
-/// Shortest time above a bucket, which must not be the last.
+/// Returns the shortest time above a bucket, which must not be the last.
 const fn end_ns(place: usize) -> u64 {
     let octave = place / PER_OCTAVE;
     let eighths = (PER_OCTAVE + place % PER_OCTAVE) as u64;
@@ -197,7 +197,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Times of all magnitudes, equally often.
+    /// Returns a random time. All magnitudes are equally likely.
     fn random_ns(rng: &mut StdRng) -> u64 {
         rng.random::<u64>() >> rng.random_range(0..64)
     }

@@ -63,7 +63,7 @@ impl Stats {
     }
 }
 
-/// The text so far. Writing to a string never fails.
+/// The text so far. Writing to a string cannot fail.
 struct Page(String);
 
 impl Page {
