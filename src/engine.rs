@@ -110,7 +110,7 @@ impl Engine {
         self.core.ground.now
     }
 
-    /// Notes a time that may be earlier than the latest one.
+    /// Notes the time of a call, which may be earlier than the latest time given.
     pub(crate) fn note_time(&mut self, now: Instant) {
         self.core.ground.now = self.core.ground.now.max(now);
     }
@@ -323,7 +323,7 @@ impl Engine {
         })
     }
 
-    /// Does everything due by `now`.
+    /// Does everything that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.at(now);
         while let Some(timer) = self.core.ground.timers.pop_due(now) {
@@ -460,7 +460,7 @@ impl Engine {
         }
     }
 
-    /// A connection broke that may have owed answers to a claim.
+    /// Settles a claim after the loss of a connection that may have owed answers to it.
     fn lose_answers(&mut self, master: MasterId, claim: Id) {
         let core = &mut self.core;
         let Some(id) = release::lose_answers(core, master, claim) else { return };
@@ -487,7 +487,7 @@ impl Engine {
         }
     }
 
-    /// Performs a step where there rarely is one.
+    /// Performs a step that is usually [`Step::Done`].
     #[inline(always)]
     fn perform_rare(&mut self, step: Step) {
         if step != Step::Done {

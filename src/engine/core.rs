@@ -1,7 +1,7 @@
 //! The state of an engine, and the steps that follow a decision.
 //!
 //! A *flow* is a file of functions over this state. A function decides, changes what it decided about, and
-//! returns the next step, which the engine's loop performs. Only a first attempt and a hand-over are begun
+//! returns the next step, which the engine's loop performs. Only a first attempt and a hand-over begin
 //! directly.
 
 use super::ground::Ground;

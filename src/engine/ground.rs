@@ -63,7 +63,7 @@ impl Ground {
         self.outcomes.push_back((OpId(id), outcome));
     }
 
-    /// Counts and reports an acquisition without room.
+    /// Counts and reports an acquisition that finds no room.
     #[cold]
     pub(super) fn refuse_acquisition(&mut self, resource: Resource<'_>) -> SubmitError {
         self.stats.overloaded += 1;

@@ -168,7 +168,7 @@ impl Masters {
         }
     }
 
-    /// Reports that another process answered than before, whether or not this client then uses it.
+    /// Reports that a different process answers for a master, even if this client does not use that process.
     pub(super) fn report_restart(&self, ground: &mut Ground, master: MasterId) {
         let name = &ground.config.labels[master.index()];
         ground.events.push(|| Event::Restarted { master: name.clone() });

@@ -44,7 +44,7 @@ pub enum Request<'a> {
         /// ([`ConfigBuilder::holder_label`](crate::ConfigBuilder::holder_label)).
         label: Option<HolderLabel<'a>>,
     },
-    /// Gives a held lock a new TTL, counted from now. Answered by [`Outcome::Extend`].
+    /// Gives a held lock a new TTL, counted from the request. Answered by [`Outcome::Extend`].
     Extend {
         /// The lock.
         lock: OpId,
@@ -68,8 +68,8 @@ pub enum Request<'a> {
         /// Whether to report an [`Outcome::Release`].
         awaited: bool,
     },
-    /// Gives up a held lock, but leaves it on the masters for `rest`, counted from now; zero releases it.
-    /// Answered by [`Outcome::Leave`]. After [`LeaveError::Unconfirmed`] or [`LeaveError::Lost`], a later
+    /// Gives up a held lock, but leaves it on the masters for `rest`, counted from the request; zero releases
+    /// it. Answered by [`Outcome::Leave`]. After [`LeaveError::Unconfirmed`] or [`LeaveError::Lost`], a later
     /// [`Request::Release`] has no effect; after any other error the lock is unchanged.
     ///
     /// The masters' keys get the rest as their TTL. A master that misses it gets it after a reconnect, or a
@@ -115,9 +115,9 @@ pub enum Request<'a> {
         /// The slot to begin with; the search wraps around. Each master reports its first 4 free slots.
         from: u32,
     },
-    /// Deletes a lock on each usable master, whoever holds it. Keys that are no locks stay. The holder is not
-    /// notified, and may continue as if it held the lock. Answered by [`Outcome::ForceUnlock`], when
-    /// [`Request::Inspect`] would be.
+    /// Deletes a lock on each usable master, whoever holds it. Keys that are no locks stay. The holder gets
+    /// no notice, and may continue as if it held the lock. Answered by [`Outcome::ForceUnlock`] when all have
+    /// answered, or at the answer limit of the longest TTL.
     ForceUnlock {
         /// The lock's name.
         resource: Resource<'a>,
@@ -222,8 +222,8 @@ pub enum Outcome {
     Acquire(Result<Grant, AcquireError>),
     /// Answer to [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),
-    /// Answer to [`Request::NotifyLoss`]: the lock is no longer kept. Its validity ends or ended at this
-    /// time.
+    /// Answer to [`Request::NotifyLoss`]: the engine renews the lock no more. Its validity ends or ended at
+    /// this time.
     Lost(Instant),
     /// Answer to an awaited [`Request::Release`] or [`HandleAct::Release`].
     Release(Result<Released, ReleaseError>),
@@ -274,7 +274,7 @@ pub struct Released {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Left {
-    /// Nobody else gets the lock before this time: the rest minus the drift, from the sending.
+    /// Nobody else gets the lock before this time: the sending of the rest, plus the rest minus the drift.
     pub held_until: Instant,
     /// Latest time at which any master may still have the key.
     pub latest_end: Instant,

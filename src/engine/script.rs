@@ -79,8 +79,8 @@ fn send_again(
             mode::send_rest(fleet, only, id, claim, ttl, Script::Text)
         }
         Verb::Extend => {
-            // An extension superseded by a later one, a release or a rest must not arrive after it, with an
-            // answer that nobody expects.
+            // A replaced extension must not arrive after the later extension, release or rest: nobody expects
+            // its answer.
             let op = locks.ops.find(id)?;
             op.held().filter(|held| held.round == number && ground.now < held.valid_until)?;
             let claim = locks.claims.get_mut(op.claim);

@@ -76,8 +76,7 @@ impl Engine {
         self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.core.masters.fleet.quorum))
     }
 
-    /// Returns whether a lock is over, or so close to its end that its loss is or was reported to the caller
-    /// that asked for it.
+    /// Returns whether a lock is over, or so close to its end that a requested report of its loss is due.
     #[must_use]
     pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
         let held = self.core.locks.ops.find(lock.0).and_then(Op::held);
@@ -172,8 +171,8 @@ impl Engine {
         Some(locks.accounts.find(lock.0).map_or_else(at_once, Account::waited))
     }
 
-    /// Returns an operation, release, master or login whose deadline has no timer. There must be none; tests
-    /// check it after each call.
+    /// Returns an operation, release, master or login whose deadline has no timer. No such deadline may
+    /// exist.
     #[doc(hidden)] // Tests of the engine and the simulator check the timers after each call.
     #[must_use]
     pub fn unarmed(&self) -> Option<String> {
