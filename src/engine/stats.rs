@@ -156,7 +156,7 @@ impl Stats {
         self.ready().saturating_sub(self.quorum)
     }
 
-    /// Current values, to export as gauges.
+    /// Returns the current values, to export as gauges.
     pub(crate) fn gauges(&self) -> [(Metric, u64); 6] {
         let gauge = |name, help, value| (Metric { name, help }, value);
         [

@@ -1,8 +1,7 @@
-//! The account of each acquisition that had to wait: its time in queues, and the holder that was in its way
-//! last.
+//! The account of each acquisition that had to wait: its time in queues, and the last holder in its way.
 //!
-//! Accounts stand beside the slots of operations, and are made when one has to wait: an acquisition that gets
-//! its lock at once neither makes nor clears one. An account of an earlier occupant of the slot is nobody's.
+//! Accounts are stored beside the slots of operations, and made only for a wait: an acquisition that gets its
+//! lock at once neither makes nor clears an account. An earlier occupant's account does not count.
 
 use std::time::{Duration, Instant};
 
@@ -11,31 +10,31 @@ use crate::error::waited::{Waited, WaitedFor};
 
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    /// By the index of the operation.
+    /// Accounts by the index of the operation.
     all: Vec<Option<Box<Account>>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Account {
     op: Id,
-    /// Since when it stands in a queue.
+    /// When the operation joined its current queue.
     queued_since: Option<Instant>,
-    /// Time in queues that it has left.
+    /// Time in the queues that the operation has left.
     queued: Duration,
-    /// Since when the holder that was reported last is in its way.
+    /// When the last reported holder was first reported.
     holder_since: Option<Instant>,
     /// Label of that holder; empty if it is unknown.
     holder_label: String,
     /// Whole wait, once it is over.
     total: Duration,
-    /// For how long the last holder was in its way, once the wait is over.
+    /// How long the last holder was in the way, once the wait is over.
     holder_time: Duration,
     /// Number of attempts, once the wait is over.
     attempts: u32,
 }
 
 impl Accounts {
-    /// The account of an operation, if it has one.
+    /// Returns the account of an operation, if it has one.
     pub(crate) fn find(&self, op: Id) -> Option<&Account> {
         self.all.get(op.index as usize)?.as_deref().filter(|account| account.op == op)
     }
@@ -55,7 +54,8 @@ impl Accounts {
         account
     }
 
-    /// An operation of this engine ends its wait behind another one: the last holder is that one's, too.
+    /// Copies the last holder from the account `from` to the account `to`, for an operation that ends its
+    /// wait behind another one.
     pub(crate) fn share_holder(&mut self, from: Id, to: Id) {
         let holder = self.find(from).and_then(|it| Some((it.holder_since?, it.holder_label.clone())));
         if let Some((since, label)) = holder {
@@ -65,7 +65,7 @@ impl Accounts {
 }
 
 impl Account {
-    /// Without a wait, in the memory of an earlier label.
+    /// Returns an empty account that reuses the memory of an earlier label.
     const fn new(op: Id, holder_label: String) -> Self {
         Self {
             op,
@@ -79,18 +79,18 @@ impl Account {
         }
     }
 
-    /// It stands in a queue, at the latest since then.
+    /// Notes that the operation joined a queue at `since`, unless it already stands in one.
     pub(crate) fn join(&mut self, since: Instant) {
         self.queued_since.get_or_insert(since);
     }
 
-    /// It stands in no queue any more.
+    /// Notes that the operation stands in no queue.
     pub(crate) fn leave(&mut self, now: Instant) {
         let since = self.queued_since.take();
         self.queued += since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
     }
 
-    /// A report names the holder in its way: this label, or none that is known.
+    /// Notes a report of the holder: its label, or no known label.
     pub(crate) fn see(&mut self, at: Instant, label: Option<&str>) {
         let label = label.unwrap_or_default();
         if self.holder_since.is_none() || self.holder_label != label {
@@ -100,7 +100,7 @@ impl Account {
         }
     }
 
-    /// The wait is over.
+    /// Ends the wait.
     pub(crate) fn settle(&mut self, now: Instant, submitted: Instant, attempts: u32) {
         self.leave(now);
         self.total = now.saturating_duration_since(submitted);
@@ -109,7 +109,7 @@ impl Account {
         self.holder_time = now.saturating_duration_since(since);
     }
 
-    /// The wait, once it is over.
+    /// Returns the wait, once it is over.
     pub(crate) fn waited(&self) -> Waited {
         let label = Some(&*self.holder_label).filter(|label| !label.is_empty());
         let holder = WaitedFor { label: label.map(Into::into), time: self.holder_time };

@@ -1,4 +1,4 @@
-//! The brake of a waiter: the more masters have to do, the less it sends.
+//! The brake of a waiter: the more overloaded the masters are, the less it sends.
 
 use std::time::Duration;
 
@@ -6,11 +6,10 @@ use rand::{Rng, RngExt};
 
 use crate::limits;
 
-/// Slows down a waiter whose place was refused, as a queue was full, or given up, as masters were slow: the
-/// slower they are, the less it sends.
+/// Slows a waiter down that lost its place to a full queue, or gave it up because masters were slow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Brake {
-    /// How often it was pulled, less the rounds that were answered since.
+    /// Number of pulls, less the rounds that all masters answered since.
     level: u32,
 }
 
@@ -21,7 +20,7 @@ impl Brake {
         self.level > 0
     }
 
-    /// Masters have too much to do. Returns the time after which the waiter asks again.
+    /// Masters are overloaded: slows the waiter down. Returns the time after which the waiter asks again.
     pub(crate) fn pull(&mut self, rng: &mut impl Rng) -> Duration {
         let longest = (limits::PARK_PAUSE * (1 << self.level)).min(limits::PARK_PAUSE_MAX);
         if longest < limits::PARK_PAUSE_MAX {
@@ -30,7 +29,7 @@ impl Brake {
         rng.random_range(longest / 2..=longest)
     }
 
-    /// All masters answered a round in time.
+    /// Notes that all masters answered a round in time.
     pub(crate) const fn ease(&mut self) {
         self.level = self.level.saturating_sub(1);
     }

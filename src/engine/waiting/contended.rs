@@ -1,19 +1,19 @@
-//! Locks for which this client waited in the masters' queues within the last second: the next waiter parks at
-//! once.
+//! Locks for which this client waited in the masters' queues within the last second. The next waiter for such
+//! a lock parks at once.
 //!
-//! A lock is known by the hash of its key. If two keys share a hash, one of them parks where a `SET` would do,
-//! which changes nothing else.
+//! A lock is known by its key's hash. If two keys share a hash, a waiter may park where a `SET` would do,
+//! which is harmless.
 
 use std::time::Instant;
 
 use crate::limits;
 
-/// One spot for each value of a hash's low bits; a newer lock replaces an older one there.
+/// One spot for each value of a hash's low bits. A newer lock replaces an older one in its spot.
 #[derive(Debug)]
 pub(crate) struct Contended {
-    /// Hash of the key, and the time at which the lock is forgotten.
+    /// Hash of the key, and when the lock is forgotten.
     spots: [(u32, Instant); limits::CONTENDED_COUNT_MAX],
-    /// Time at which the last lock is forgotten.
+    /// When the last lock is forgotten.
     ends_at: Instant,
 }
 
@@ -22,19 +22,19 @@ impl Contended {
         Self { spots: [(0, now); limits::CONTENDED_COUNT_MAX], ends_at: now }
     }
 
-    /// Whether any lock may be known.
+    /// Whether any lock may be known as contended.
     #[inline]
     pub(crate) fn may_have(&self, now: Instant) -> bool {
         now < self.ends_at
     }
 
-    /// Whether the lock whose key has this hash is known to be contended.
+    /// Whether the lock with this hash is known as contended.
     pub(crate) fn has(&self, now: Instant, hash: u32) -> bool {
         let (known, ends_at) = self.spots[spot(hash)];
         known == hash && now < ends_at
     }
 
-    /// A caller has left the masters' queues, where it had to wait or found the lock free.
+    /// Notes that a caller left the masters' queues, after a wait or without one.
     pub(crate) fn note(&mut self, now: Instant, hash: u32, has_waited: bool) {
         if has_waited {
             self.ends_at = now + limits::CONTENDED_KEPT;

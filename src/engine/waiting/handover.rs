@@ -1,5 +1,5 @@
-//! A lock that is released passes to the next in the queue within this engine, in one round trip: each master
-//! compares the value and puts the next one's token in its place, with a TTL of its own.
+//! A released lock passes to the next waiter in this engine's queue, in one round trip: each master compares
+//! the value, and replaces it with the next holder's token and a new TTL.
 //!
 //! ```text
 //!   A: claim with token TA ── release ──┐ swap TA → TB where A may have the key ─► B's vote, A's answer
@@ -10,30 +10,30 @@
 //!
 //! # Why this is safe
 //!
-//! B's attempt is an attempt like any other but for how a master grants it. A grant means that at one moment
-//! the master had no other key than B's there, with its full TTL, set after B's start stamp: a swap replaces
-//! nothing but TA, and A's owner has given the lock up before the first swap is queued. So a quorum of grants
-//! is one of masters that no other valid lock can count, whether TA was still valid or not; deadline,
-//! quarantine and quorum of all masters apply as ever.
+//! B's attempt differs from other attempts only in how a master grants it. A grant means that at one moment
+//! the master had B's key and no other, with its full TTL, set after B's start stamp. A swap replaces only
+//! TA, and A's owner has given the lock up before the first swap is queued. So no other valid lock can count
+//! a master of B's quorum, whether TA was still valid or not. Deadline, quarantine and the quorum of all
+//! masters apply as usual.
 //!
-//! A key set by a swap is released like one set by `SET`. A's claim owes its release wherever it may hold the
-//! key; the answer to the swap is that release's answer: done is `Deleted`, not done is `Absent`. A swap that
-//! fails or is not answered leaves TA owed, to be released behind it or over the next connection; and TB too,
-//! if B does not get the lock. A swap that may come late over a connection that is gone makes the absence of
-//! TB no proof, so B's release is repeated until the key is met or has expired. It cannot bring TB back once
-//! TA is gone.
+//! A key set by a swap is released like a key set by `SET`. A's claim owes its release wherever it may hold
+//! the key, and the answer to the swap answers that release: a swap is `Deleted`, no swap is `Absent`. After
+//! a failed or unanswered swap, TA stays owed: it is released after the swap, or over the next connection. TB
+//! is released too if B does not get the lock. A swap may still arrive late over a broken connection, so the
+//! absence of TB is no proof: B's release is repeated until it meets the key or the key has expired. A late
+//! swap cannot bring TB back once TA is gone.
 //!
-//! A hand-over that gives B no quorum is a failed attempt of B as any other (`acquire.rs`, `fail`).
+//! A hand-over without a quorum for B is a failed attempt of B (`acquire.rs`, `fail`).
 //!
 //! `attempt.rs` sends the swap, and `answers.rs` takes the answer to it.
 //!
 //! # Others get their turn
 //!
-//! Other clients see a lock that is never free. So after [`limits::HANDOVER_COUNT_MAX`] turns in a row, or
-//! [`limits::HANDOVER_TIME_MAX`], it is really released. The next in the queue parks behind the waiters of
-//! other clients. Where masters cannot park it makes its attempt after a pause: without one its `SET` would
-//! be right behind the release on the same connections, and no other client would ever be faster. A bounded
-//! number of hand-overs within a group is the method of Dice, Marathe and Shavit, "Lock Cohorting" (2012).
+//! Other clients see a lock that is never free. So after [`limits::HANDOVER_COUNT_MAX`] consecutive
+//! hand-overs, or [`limits::HANDOVER_TIME_MAX`], the lock is really released. The next waiter parks behind
+//! the waiters of other clients. Where masters cannot park, it pauses first: otherwise its `SET` would follow
+//! the release on the same connections, and no other client would ever be faster. Bounded hand-overs within a
+//! group come from Dice, Marathe and Shavit, "Lock Cohorting" (2012).
 
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,8 @@ use crate::limits;
 use crate::lock::Vote;
 use crate::lock::command::answer::ReleaseAnswer;
 
-/// A lock is given up for which others of this engine wait: hands it over to the next one. If that cannot be,
-/// it leaves the queue and is released.
+/// A caller gives up a lock that other callers of this engine wait for: hands it over to the next waiter. If
+/// that is impossible, the operation leaves the queue and the lock is released.
 #[cold]
 pub(crate) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
     let Core { ground, masters, locks } = core;
@@ -62,7 +62,7 @@ pub(crate) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
     };
     counting::note_ended(ground, locks, id);
     accounting::note_handover(locks, id, successor);
-    // The successor leads the queue then.
+    // The successor becomes the head.
     locks.queues.leave(id.index);
     let op = locks.ops.get_mut(id);
     let claim_id = op.claim;
@@ -78,7 +78,7 @@ pub(crate) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
     step
 }
 
-/// The next in the queue, if the lock can and may be handed over to it.
+/// Returns the next waiter, if the lock can and may be handed over to it.
 fn successor_of(fleet: &Fleet, locks: &Locks, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
     let op = locks.ops.get(id);
     let &Held { since, valid_until, .. } = op.held()?;
@@ -92,7 +92,7 @@ fn successor_of(fleet: &Fleet, locks: &Locks, now: Instant, id: Id) -> Option<(I
     }
     let successor = locks.ops.id_at(locks.queues.behind(id.index)?);
     let next = locks.ops.get(successor);
-    // A swap leaves the fence as it is: those who want a token ask all masters.
+    // A swap does not raise the fence, so a fenced acquisition must ask all masters.
     if !op.mode.may_be_handed_over() || !next.mode.may_be_handed_over() {
         return None;
     }
@@ -101,7 +101,7 @@ fn successor_of(fleet: &Fleet, locks: &Locks, now: Instant, id: Id) -> Option<(I
     (waits && next.asked.wait_until > Some(now)).then_some((successor, streak))
 }
 
-/// How long a turn of the streak that ends with this one was on average, as far as that bears on a pause.
+/// Returns the average turn of the current streak, at most the longest retry delay.
 fn turn_time(ground: &Ground, locks: &Locks, id: Id) -> Duration {
     let op = locks.ops.get(id);
     let Some(held) = op.held() else { return Duration::ZERO };
@@ -109,7 +109,7 @@ fn turn_time(ground: &Ground, locks: &Locks, id: Id) -> Duration {
     ((ground.now - streak.since) / (streak.count + 1)).min(ground.config.retry_delay_max)
 }
 
-/// The answer to the release of a claim that is handed over, by the answer to a swap, which is a vote.
+/// Returns the answer to the release of a claim that is handed over, from the vote in the answer to the swap.
 pub(crate) fn as_release_answer(vote: &Vote) -> ReleaseAnswer {
     match vote {
         Vote::Granted => ReleaseAnswer::Deleted,
@@ -119,8 +119,8 @@ pub(crate) fn as_release_answer(vote: &Vote) -> ReleaseAnswer {
     }
 }
 
-/// The claim at this place, if it is the one that was handed over to `successor`: it may be gone by now, and
-/// another in its place.
+/// Returns the claim in this slot, if it was handed over to `successor`. The claim may be gone, and the slot
+/// have another occupant.
 pub(crate) fn released_for(locks: &Locks, successor: Id, from: u32) -> Option<Id> {
     let from = locks.claims.occupant(from)?;
     locks.claims.find(from).filter(|claim| claim.has_successor(successor)).map(|_| from)

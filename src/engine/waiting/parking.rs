@@ -1,9 +1,9 @@
-//! Parking: the place of one waiter in the masters' queues, and when its next round is due.
+//! Parking: a waiter's place in the masters' queues, and when its next round is due.
 //!
-//! Each round is an attempt with a token of its own. A master delays it until the key is free, and then
-//! grants it. For a TTL above 10 s it *rings* instead, and the next round asks for the lock. A round also
-//! begins with each heartbeat, by which the masters know that the waiter lives. The place in the queues is
-//! the same for all rounds: the ticket, drawn once.
+//! Each round is an attempt with a separate token. A master delays the attempt until the key is free, then
+//! grants it. For a TTL above 10 s it *rings* instead, and the next round asks for the lock. Each heartbeat
+//! also begins a round, which shows the masters that the waiter is alive. All rounds keep one place in the
+//! queues: the ticket, drawn once.
 
 use std::mem::{replace, take};
 use std::time::{Duration, Instant};
@@ -15,40 +15,41 @@ use crate::limits;
 use crate::lock::command::park::Waiting;
 use crate::lock::{Drift, MasterId, MasterSet, Ttl};
 
-/// Bytes of the name by which the queues know a waiter.
+/// Size of a waiter's name in the queues, in bytes.
 pub(crate) const WAITER_SIZE: usize = 12;
 
 /// Place of a waiter in the masters' queues.
 #[derive(Debug)]
 pub(crate) struct Parking {
-    /// Name of the waiter.
+    /// Name of the waiter in the queues.
     pub(crate) waiter: [u8; WAITER_SIZE],
-    /// Its place in the order, a time of the masters' clocks. Order depends on it, safety never.
+    /// Place in the order, as a time of the masters' clocks. Tickets decide the order, never safety.
     pub(crate) ticket_us: u64,
-    /// Rounds begun.
+    /// Number of rounds begun.
     pub(crate) round: u32,
-    /// Whether others have the keys that the round before got: this one lets all of them go first.
+    /// Whether this round lets all other waiters take the keys that the last round got.
     pub(crate) yields: bool,
     /// The claim whose token was last sent to each master, by its index.
     last: Vec<Id>,
     /// Whether any round waited on a master.
     pub(crate) has_waited: bool,
-    /// Masters on which the running round waits.
+    /// Masters where the current round waits.
     pub(crate) waiting: MasterSet,
-    /// Masters of these where it is the first of the queue.
+    /// Masters among `waiting` where this waiter is first in the queue.
     pub(crate) first: MasterSet,
-    /// Masters that rang for the running round.
+    /// Masters that rang for the current round.
     rung: MasterSet,
-    /// Masters to which it gave back a part of the lock, and does not ask again before others change.
+    /// Masters that got back a part of the lock. They are asked again after a grant or a ring, or once a
+    /// holder's time is over.
     pub(crate) aside: MasterSet,
-    /// Rounds in a row that got a part of the lock, or all of it too late.
+    /// Consecutive rounds that got a part of the lock, or all of it too late.
     part_count: u32,
-    /// Rounds in a row that got the lock too late.
+    /// Consecutive rounds that got the lock too late.
     late_count: u32,
-    /// Digest of the value that each master reported last to this waiter as the first, by its index; zero if it
-    /// is unknown.
+    /// Digest of the value that each master last reported to this waiter as the first in its queue, by the
+    /// master's index. Zero if unknown.
     values: Vec<u32>,
-    /// When it last learnt of another value, which came without a grant or a ring.
+    /// When the key's value last changed without a grant or a ring for this waiter.
     changed: Option<Instant>,
     due: Due,
 }
@@ -56,26 +57,26 @@ pub(crate) struct Parking {
 /// A round of a parked acquisition.
 #[derive(Debug)]
 pub(crate) struct Parked {
-    /// Masters that were sent the park, where its entry may stand or its key.
+    /// Masters that got the park, and may have its entry or its key.
     pub(crate) masters: MasterSet,
-    /// The place in the queues that it asks for; a handle does not know it.
+    /// The ticket that the round asks for. A handle does not contain it.
     ticket_us: Option<u64>,
-    /// Its place there, as they answered.
+    /// The entry's place on each master, as the masters answered.
     at_us: Vec<(MasterId, u64)>,
-    /// The claims whose tokens it replaces there, until they answer.
+    /// Claims whose tokens the park replaces, on masters that have not answered.
     replaced: Vec<(MasterId, Id)>,
-    /// Masters that owe the answer to it. No later park goes to them before.
+    /// Masters that owe an answer to the park. They get no later park before.
     pub(crate) owing: MasterSet,
-    /// Masters that rang. They do not serve its entry any more.
+    /// Masters that rang. They no longer serve the entry.
     rung: MasterSet,
-    /// When a master was last sent it: within a stay from then on its entry may be there.
+    /// When the park was last sent to a master. Its entry may exist for one stay from then on.
     sent_at: Instant,
-    /// Whether it became a lock.
+    /// Whether the round became a held lock.
     pub(crate) was_held: bool,
 }
 
 impl Parked {
-    /// In the memory of another one that is over, if there is one.
+    /// Returns a new round, in the memory of a finished one if `over` has one.
     pub(crate) fn new(now: Instant, ticket_us: Option<u64>, over: Option<&mut Self>) -> Self {
         let (mut at_us, mut replaced) =
             over.map(|over| (take(&mut over.at_us), take(&mut over.replaced))).unwrap_or_default();
@@ -93,24 +94,24 @@ impl Parked {
         }
     }
 
-    /// Whether a master may serve its entry, or its park still come there in time.
+    /// Whether a master may still serve the entry, or get a late park.
     pub(crate) fn may_be_served(&self, now: Instant, master: MasterId, drift: Drift) -> bool {
         let is_there = now < self.sent_at + limits::STAY + drift.of(limits::STAY);
-        // A master that owes its answer may carry it out later.
+        // A master that owes its answer may still execute the park.
         (is_there || self.owing.contains(master)) && self.masters.without(self.rung).contains(master)
     }
 
-    /// A master rings for it: only its next round would have the key written there.
+    /// Notes a ring: only the next round can get the key written on that master.
     pub(crate) fn note_rung(&mut self, master: MasterId) {
         self.rung.insert(master);
     }
 
-    /// The claims that it was to replace, on masters that have not answered.
+    /// Returns the claims to replace, with the masters that have not answered.
     pub(crate) fn all_replaced(&self) -> impl Iterator<Item = (MasterId, Id)> {
         self.replaced.iter().copied()
     }
 
-    /// A master is sent the park.
+    /// Notes that the park is sent to a master.
     pub(crate) fn note_sent(&mut self, now: Instant, master: MasterId, replaced: Option<Id>) {
         self.masters.insert(master);
         self.owing.insert(master);
@@ -118,7 +119,7 @@ impl Parked {
         self.replaced.extend(replaced.map(|id| (master, id)));
     }
 
-    /// A master reports the place of its entry. Returns whether it is where it was looked for so far.
+    /// Notes the place of the entry on a master. Returns whether it is the place assumed so far.
     pub(crate) fn note_at(&mut self, master: MasterId, at_us: u64) -> bool {
         let is_as_asked = self.at(master) == Some(at_us);
         if !is_as_asked {
@@ -127,44 +128,44 @@ impl Parked {
         is_as_asked
     }
 
-    /// Its place there, as far as it is known: a master that has not answered may have put it elsewhere.
+    /// Returns the entry's place on a master, if known. A master without an answer may have put it elsewhere.
     pub(crate) fn at(&self, master: MasterId) -> Option<u64> {
         let reported = self.at_us.iter().find(|(other, _)| *other == master);
         reported.map(|(_, at_us)| *at_us).or(self.ticket_us)
     }
 
-    /// The claim that it replaces there.
+    /// Returns the claim to replace on a master.
     pub(crate) fn replaced(&self, master: MasterId) -> Option<Id> {
         self.replaced.iter().find(|(other, _)| *other == master).map(|(_, id)| *id)
     }
 
-    /// The same, once.
+    /// Removes and returns the claim to replace on a master.
     pub(crate) fn take_replaced(&mut self, master: MasterId) -> Option<Id> {
         let place = self.replaced.iter().position(|(other, _)| *other == master)?;
         Some(self.replaced.swap_remove(place).1)
     }
 }
 
-/// When something is due.
+/// Deadlines of a parked waiter.
 #[derive(Debug, Clone, Copy)]
 struct Due {
-    /// The masters that have not answered the running round by then have failed.
+    /// When masters without an answer to the current round have failed.
     answers: Option<Instant>,
-    /// The next round, at the latest.
+    /// Latest start of the next round.
     round: Instant,
-    /// The next round, as masters rang or a part of the lock is held.
+    /// Earlier start of the next round, after a ring or with a part of the lock.
     early: Option<Instant>,
-    /// The first waiter has its masters look whether the key is free: no script runs by itself when a key
+    /// When the first waiter lets the masters check the key, because no script runs by itself when a key
     /// expires.
     look: Option<Instant>,
-    /// The pause before the look after that.
+    /// Pause before the look after that.
     look_pause: Duration,
 }
 
-/// The event that is due for a parked waiter.
+/// Event due for a parked waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Masters have failed to answer.
+    /// Some masters did not answer in time.
     AnswersMissed,
     /// The next round begins.
     Round,
@@ -173,7 +174,8 @@ pub(crate) enum Event {
 }
 
 impl Parking {
-    /// In the memory of another one that is over, if there is one. Its first round begins right behind this.
+    /// Returns the state of a new waiter, in the memory of a finished one if `over` has one. Its first round
+    /// must begin at once.
     pub(crate) fn new(
         now: Instant,
         master_count: usize,
@@ -209,27 +211,27 @@ impl Parking {
         }
     }
 
-    /// The claim whose token was last sent to a master.
+    /// Returns the claim whose token was last sent to a master.
     pub(crate) fn last(&self, master: MasterId) -> Id {
         self.last[master.index()]
     }
 
-    /// The claims that were last sent to masters, with those.
+    /// Returns all masters, each with the claim last sent to it.
     pub(crate) fn all_last(&self) -> impl Iterator<Item = (MasterId, Id)> {
         self.last.iter().enumerate().filter_map(|(index, id)| Some((MasterId::new(index)?, *id)))
     }
 
-    /// The token of this claim is sent to a master.
+    /// Notes that this claim's token is sent to a master.
     pub(crate) fn note_sent(&mut self, master: MasterId, claim: Id) {
         self.last[master.index()] = claim;
     }
 
-    /// The claim of an attempt that was no round was sent to these masters.
+    /// Notes an unparked attempt that these masters got.
     pub(crate) fn note_attempt(&mut self, masters: MasterSet, claim: Id) {
         masters.iter().for_each(|master| self.note_sent(master, claim));
     }
 
-    /// A round begins that waits so long for answers.
+    /// Begins a round that waits this long for answers.
     pub(crate) fn begin_round(
         &mut self,
         now: Instant,
@@ -240,22 +242,22 @@ impl Parking {
     ) {
         self.round += 1;
         (self.waiting, self.first, self.rung) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
-        // A part of each beat at random, so that waiters that came together do not come together again.
+        // A quarter of each heartbeat is random, so that waiters that came together spread out.
         let beat = heartbeat(ttl);
-        // A place in the queue is not given up for a moment's silence.
+        // A short silence must not cost the place in the queue.
         self.due.answers = Some(now + if waits { answers.max(beat / 2) } else { answers });
         self.due.round = now + rng.random_range(beat / 4 * 3..=beat);
         (self.due.early, self.due.look) = (None, None);
     }
 
-    /// Another process answers for a master, or another connection: what was sent there is unanswered.
+    /// A different process or connection answers for a master: what it got before stays unanswered.
     pub(crate) fn note_lost(&mut self, master: MasterId) {
         self.waiting.remove(master);
         self.first.remove(master);
         self.rung.remove(master);
     }
 
-    /// The running round waits on a master, which reports the key in the way.
+    /// Notes that the current round waits on a master, and what the master reports about the key in the way.
     pub(crate) fn note_waiting(&mut self, now: Instant, master: MasterId, seen: &Waiting) {
         self.waiting.insert(master);
         self.has_waited = true;
@@ -263,32 +265,32 @@ impl Parking {
             self.first.insert(master);
             self.note_value(now, master, seen.digest);
         } else {
-            // Releases serve others before it.
+            // Releases serve earlier waiters first.
             self.values[master.index()] = 0;
         }
     }
 
-    /// A quorum granted the running round so late that too little validity is left. Returns whether another
-    /// round may follow: two in a row are a failed attempt.
+    /// Notes that a quorum granted the current round with too little validity left. Returns whether another
+    /// round may follow: two consecutive late rounds are a failed attempt.
     pub(crate) const fn note_late(&mut self) -> bool {
         self.late_count += 1;
         self.late_count == 1
     }
 
-    /// The running round ends without the lock.
+    /// Notes that the current round ends without the lock, but not too late.
     pub(crate) const fn note_in_time(&mut self) {
         self.late_count = 0;
     }
 
-    /// A master has granted the running round.
+    /// Notes that a master granted the current round.
     pub(crate) fn note_granted(&mut self, master: MasterId) {
         self.waiting.remove(master);
         self.first.remove(master);
         self.aside = MasterSet::EMPTY;
     }
 
-    /// A master rings for the running round. The next one follows at once behind a quorum, else after about
-    /// a round trip.
+    /// Notes a ring for the current round. The next round follows at once after a quorum of rings, otherwise
+    /// after about a round trip.
     pub(crate) fn note_ring(&mut self, now: Instant, master: MasterId, quorum: usize, round_trip: Duration) {
         self.rung.insert(master);
         self.aside = MasterSet::EMPTY;
@@ -296,13 +298,13 @@ impl Parking {
         self.hasten(at);
     }
 
-    /// The next round begins by then.
+    /// Moves the next round forward to `at`, if it would begin later.
     pub(crate) fn hasten(&mut self, at: Instant) {
         self.due.early = Some(self.due.early.map_or(at, |early| early.min(at)));
     }
 
-    /// All masters that were asked have answered, and a part of the lock is not all of it: gives it back
-    /// before long, as others may have the other part.
+    /// All asked masters have answered. Plans to give a part of the lock back soon, because other waiters may
+    /// have the other part.
     pub(crate) fn plan_give_back(
         &mut self,
         now: Instant,
@@ -320,10 +322,10 @@ impl Parking {
         }
     }
 
-    /// The round ends, perhaps with a part of the lock, or all of it too late. The first such round asks
-    /// again in the order of the tickets, which gives those masters to earlier waiters. The second lets all
-    /// others go first. The third leaves these masters alone: a waiter with a minority must not be in the way
-    /// of the holder's repair.
+    /// The round ends, perhaps with a part of the lock, or with all of it too late. After the first such
+    /// round, the next round asks again in ticket order, which gives those masters to earlier waiters. After
+    /// the second, it lets all others go first. After the third, it leaves these masters alone: a waiter with
+    /// a minority must not block the holder's repair.
     pub(crate) fn give_back(&mut self, part: MasterSet, is_waiting: bool) {
         self.yields = false;
         if part.is_empty() {
@@ -336,8 +338,9 @@ impl Parking {
         }
     }
 
-    /// The first waiter has the masters look by itself: when the holder's time is over, and in growing
-    /// pauses, as another library may have released the lock. `left` is the shortest time left to the holder.
+    /// Plans when the first waiter lets the masters check the key: when the holder's time is over, and at
+    /// growing intervals, because another library may have released the lock. `left` is the shortest time
+    /// left to a holder.
     pub(crate) fn plan_look(
         &mut self,
         now: Instant,
@@ -356,7 +359,7 @@ impl Parking {
             None => (self.due.look_pause * 2).clamp(least, most),
         };
         if left.is_some_and(|left| left.is_zero()) {
-            // The holder has had the time to come back to the masters that it missed.
+            // The holder has had time to return to the masters that it missed.
             self.aside = MasterSet::EMPTY;
         }
         let behind = |left: Duration| (left + Duration::from_millis(1)).min(self.due.look_pause);
@@ -364,9 +367,9 @@ impl Parking {
         self.due.look = Some(now + pause);
     }
 
-    /// The first waiter learns that the key has this value, and nobody was served. If it had another one before,
-    /// the lock changes hands and no release serves this waiter: it looks as often as a client that polls, and
-    /// in longer pauses only the longer the value stays. Returns whether it had another one.
+    /// The first waiter learns the key's value, and nobody was served. A different value than before means
+    /// that the lock changes hands and no release serves this waiter. Then the waiter looks as often as a
+    /// polling client, and less often only as long as the value stays. Returns whether the value changed.
     pub(crate) fn note_value(&mut self, now: Instant, master: MasterId, digest: u32) -> bool {
         if digest == 0 {
             return false;
@@ -379,24 +382,24 @@ impl Parking {
         is_changed
     }
 
-    /// The lock changes hands: the next look is no later than that of a client that polls.
+    /// The lock changes hands: the next look comes as soon as a polling client's.
     pub(crate) fn hasten_look(&mut self, now: Instant, round_trip: Duration, rng: &mut impl Rng) {
         let at = now + draw_unserved_pause(round_trip, rng);
         self.due.look = self.due.look.map(|look| look.min(at));
     }
 
-    /// All have answered. Returns whether that was awaited.
+    /// Notes that all masters have answered. Returns whether answers were awaited.
     pub(crate) const fn note_answered(&mut self) -> bool {
         self.due.answers.take().is_some()
     }
 
-    /// When something is due.
+    /// Returns the earliest deadline.
     pub(crate) fn deadline(&self) -> Instant {
         let Due { answers, round, early, look, .. } = self.due;
         [answers, early, look].into_iter().flatten().fold(round, Instant::min)
     }
 
-    /// Takes the next event that is due.
+    /// Returns the next due event, and clears its deadline, except the next round's.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<Event> {
         if self.due.answers.take_if(|at| *at <= now).is_some() {
             Some(Event::AnswersMissed)
@@ -414,8 +417,8 @@ fn draw_unserved_pause(round_trip: Duration, rng: &mut impl Rng) -> Duration {
     rng.random_range(limits::LOOK_PAUSES_UNSERVED).max(round_trip)
 }
 
-/// Time between two rounds of a waiter that nobody rings: a second, or a quarter of the TTL if that is from
-/// two seconds on.
+/// Returns the time between two rounds without a ring: 1 s, or a quarter of the TTL if that is shorter and
+/// the TTL is at least 2 s.
 fn heartbeat(ttl: Ttl) -> Duration {
     let ttl = ttl.as_duration();
     if ttl < limits::SHORT_TTL { limits::HEARTBEAT } else { limits::HEARTBEAT.min(ttl / 4) }

@@ -1,4 +1,4 @@
-//! The pause between two attempts of which the later one is not parked behind a refusal.
+//! The pause between two attempts, unless a refused attempt parks at once.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::link::Link;
 use crate::limits;
 
-/// Latest start of another attempt behind one that failed and took so long, to be answered before the wait ends.
-/// `None` if no attempt may follow.
+/// Returns the latest start of another attempt that could be answered before the wait ends, if it takes as
+/// long as the failed attempt `took`. `None` if no attempt may follow.
 pub(crate) fn last_start(
     now: Instant,
     fleet: &Fleet,
@@ -28,8 +28,8 @@ pub(crate) fn last_start(
     (last > now + took && !op.has_tried_enough() && !is_hopeless).then_some(last)
 }
 
-/// Draws the time of the next attempt: after a random delay that is longer than the attempt was and grows. It is
-/// longer if a quorum refused for missing rights.
+/// Returns when the next attempt starts: after a random delay that exceeds the duration of the last attempt
+/// and grows. The delay is longer if a quorum lacks rights. The start is never later than `last`.
 pub(crate) fn plan_attempt(
     ground: &mut Ground,
     locks: &mut Locks,
@@ -47,8 +47,8 @@ pub(crate) fn plan_attempt(
     last.min(ground.now + delay)
 }
 
-/// An acquisition loses its place, or gets none: plans when it parks again. Until then it polls; behind a
-/// brake it asks nobody.
+/// An acquisition loses its place, or gets none: plans when it parks again. It polls until then, but a braked
+/// acquisition asks nobody.
 fn plan_park(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let op = locks.ops.get_mut(id);
     let mut failures = locks.claims.get(op.claim).failures.iter();
@@ -61,8 +61,8 @@ fn plan_park(ground: &mut Ground, locks: &mut Locks, id: Id) {
     op.tries.polls_until = Some(ground.now + pause);
 }
 
-/// Whether so many masters are in quarantine to the end of the wait that no attempt before it can
-/// succeed. One that is not connected may need none when it is back.
+/// Whether so many masters stay in quarantine that no attempt can succeed before the wait ends. A
+/// disconnected master may need no quarantine when it is back.
 fn is_quarantined_until(fleet: &Fleet, wait_until: Instant) -> bool {
     let is_late = |link: &&Link| {
         link.connection.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until)
@@ -71,13 +71,13 @@ fn is_quarantined_until(fleet: &Fleet, wait_until: Instant) -> bool {
     late_count > fleet.spare()
 }
 
-/// A random pause after an attempt that took so long, the more of them the longer.
+/// Returns a random pause before the next attempt. The pause grows with the number of attempts and with the
+/// duration of the last attempt.
 pub(crate) fn draw_pause(ground: &mut Ground, took: Duration, attempts: u32) -> Duration {
-    // At least a millisecond: known-down masters fail an attempt in no time at all.
+    // At least 1 ms, because an attempt fails at once if too many masters are down.
     let floor = took.max(Duration::from_millis(1));
     if let Some(asked) = ground.config.retry_delay_after(attempts) {
-        // Longer than the attempt was, and at random times all the same: else clients that met once would
-        // meet again.
+        // Longer than the attempt, and random: otherwise clients that collided once would collide again.
         return asked.max(floor) + ground.rng.random_range(Duration::ZERO..=floor);
     }
     let base = floor.max(ground.config.retry_delay_min);

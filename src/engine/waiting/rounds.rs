@@ -10,32 +10,33 @@
 //!
 //! # Why two never hold
 //!
-//! - P1. A token belongs to one round, whose start is read before any byte with the token is queued.
-//! - P2. A command that ends a token (a park that replaces it, an unpark, a release, a swap) is sent only
-//!   when the round is over for this client, or its lock is given up. While it runs nothing else is sent for
-//!   it, also not over a later connection, and no second park goes to a master before the first is answered.
-//! - P3. A vote of a master is the answer to the park or the message of a grant, over the connection that
-//!   carried the park, while that stands. It counts once, for its own round.
-//! - P4. A master writes a token only by carrying out its park or by serving its entry, once for each, and
-//!   with the full TTL from then on; or by a repair or a swap, with the rest of the validity. It never writes
-//!   one over another, and reports it only behind the write, in the same script.
-//! - P5. A master takes a token away before that TTL is over only for a command that names it, by force, or
-//!   by losing its memory. Then its votes do not count until all that it may have forgotten is over
-//!   (quarantine).
+//! - P1. A token belongs to one round. The start of the round is read before any byte with the token is queued.
+//! - P2. A command that ends a token (a park that replaces it, an unpark, a release, a swap) is sent only when
+//!   the round is over for this client, or its lock is given up. While the round runs, nothing else is sent for
+//!   the token, even over a later connection. A master gets no second park before it has answered the first.
+//! - P3. A master's vote is its answer to the park, or its message of a grant, on the connection that carried
+//!   the park, while that connection stands. The vote counts once, for its round.
+//! - P4. A master writes a token only when it executes the attempt's command or serves its entry, once for
+//!   each, with the full TTL from that moment; or when it executes a swap, with the full TTL, or a repair, with
+//!   the rest of the validity. Only a swap writes a token over another: the token that the swap names. A write
+//!   is reported only after it, in the same script.
+//! - P5. A master removes a token before that TTL ends only for a command that names the token, by force, or by
+//!   losing its memory. After a loss of memory its votes do not count until everything that it may have
+//!   forgotten is over (quarantine).
 //!
-//! Let A hold by a token and B by another at one moment. Some master is in both quorums. If it lost no memory
-//! since it wrote either, its key is both tokens at that moment (P4, P5: the deadlines of both count from
-//! before their writes). If it lost its memory between the writes, B was decided after its quarantine, which
-//! outlasts A's validity. If it did after both, the second token was written while the first was there, which
-//! no script does. A snapshot brings back entries whose channels belong to connections that have ended:
-//! nobody receives the grant, so the script takes it back. Tickets, rings, stays and freshness occur nowhere
-//! in this.
+//! Assume that A holds with one token and B with another at the same moment. Some master is in both quorums.
+//! If it lost no memory since its first write of either token, its key equals both tokens at that moment (P4,
+//! P5: both deadlines count from before the writes). That is impossible. If it lost its memory between the
+//! writes, B was decided after the quarantine, which outlasts A's validity. If it lost its memory after both
+//! writes, it wrote the second token over the first. Only a swap does that, after the first token's holder
+//! has given the lock up (P2). A snapshot restores entries whose channels belong to ended connections: nobody
+//! receives the grant, so the script takes it back. The proof uses no tickets, rings, stays or freshness.
 //!
 //! # The token that a park replaces
 //!
-//! It is one of a claim whose release has begun, and the answer to the park
-//! answers that release: the old token is gone there. It is no proof if a connection broke meanwhile, over
-//! which the old park may still come; then its release is repeated as any other.
+//! The replaced token belongs to a claim whose release has begun. The answer to the park also answers that
+//! release: the old token is gone from that master. The answer is no proof if a connection broke meanwhile
+//! that may still deliver the old park; then the release is repeated as usual.
 
 use std::time::Duration;
 
@@ -60,14 +61,15 @@ use crate::lock::command::park::{self, Looked, Park, ParkAnswer};
 use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote, whole_ms, whole_us};
 
-/// Whether an acquisition that is to park does so now, or goes on so: enough masters can.
+/// Whether an acquisition that wants to park can do so now, because enough masters can park it. Always true
+/// once it is parked.
 pub(crate) fn parks(ground: &Ground, fleet: &Fleet, op: &Op) -> bool {
     let polls = op.tries.polls_until.is_some_and(|until| ground.now < until);
     op.parking.is_some() || (!polls && fleet.can_park())
 }
 
-/// Begins the next round, or the first one, behind the claim of the attempt before. Returns the masters that it
-/// leaves out on purpose.
+/// Begins the first or the next round. `before` is the claim of the previous attempt. Returns the masters
+/// that the round leaves out on purpose.
 pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let (now, op) = (ground.now, locks.ops.get_mut(id));
@@ -110,7 +112,7 @@ pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
     owing.intersection(usable).union(aside)
 }
 
-/// Masters that owe an answer to the last park that they were sent.
+/// Returns the masters that owe an answer to the last park.
 fn owing(claims: &Slab<Claim>, parking: &Parking) -> MasterSet {
     let owes = |(master, last): &(MasterId, Id)| {
         let parked = claims.find(*last).and_then(|claim| claim.parked.as_ref());
@@ -119,8 +121,8 @@ fn owing(claims: &Slab<Claim>, parking: &Parking) -> MasterSet {
     parking.all_last().filter(owes).map(|(master, _)| master).collect()
 }
 
-/// Sends the running round to a master that owes no answer to an earlier one. Where it cannot park, the
-/// release of the token before goes ahead of an attempt that waits for nothing.
+/// Sends the current round to a master that owes no answer to an earlier round. A master that cannot park
+/// gets the release of the last token, then an attempt that does not wait.
 fn send(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let (now, only) = (ground.now, MasterSet::only(master));
@@ -156,7 +158,7 @@ fn send(core: &mut Core, master: MasterId, id: Id) {
     }
 }
 
-/// Queues the park of a running round on a master, where `before` is the claim whose token it replaces.
+/// Queues a park of the current round on a master. It replaces the token of the claim `before`.
 #[expect(clippy::too_many_arguments, reason = "each is a part of the state")]
 fn encode(
     ground: &Ground,
@@ -197,7 +199,7 @@ fn encode(
     fleet.queue(MasterSet::only(master), owed, |out| park::encode_park(out, script, &claim.entry, &park))
 }
 
-/// Sends a park once more to a master that did not know its script.
+/// Repeats a park for a master that did not know its script.
 pub(crate) fn send_again(
     ground: &Ground,
     fleet: &mut Fleet,
@@ -219,8 +221,8 @@ pub(crate) fn send_again(
     sent
 }
 
-/// A master did not know the script of a park, and it is not sent again: nothing of it stands there, and what
-/// it was to replace is released by itself.
+/// A master did not know the script of a park, and the park is not repeated: the master has no entry of it.
+/// The token that the park would replace is released separately.
 pub(crate) fn note_unsent(core: &mut Core, master: MasterId, claim_id: Id) {
     let Some(claim) = core.locks.claims.find_mut(claim_id) else { return };
     let parked = claim.parked_mut();
@@ -233,7 +235,7 @@ pub(crate) fn note_unsent(core: &mut Core, master: MasterId, claim_id: Id) {
     }
 }
 
-/// An attempt of the running round at a master that cannot park.
+/// Sends the current round as an attempt to a master that cannot park.
 fn attempt(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let only = MasterSet::only(master);
@@ -258,7 +260,7 @@ pub(crate) enum Heard {
     Then(Step),
 }
 
-/// The answer to a park.
+/// Takes the answer to a park.
 pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAnswer) -> Heard {
     let now = core.ground.now;
     let Some(claim) = core.locks.claims.find_mut(claim_id) else { return Heard::Then(Step::Done) };
@@ -278,7 +280,7 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
         }
     }
     if let Some(replaced) = replaced {
-        // An error does not say what was done before it.
+        // An error does not tell what the script did before it.
         let its = match &answer {
             ParkAnswer::Failed(failure) => ReleaseAnswer::Failed(failure.clone()),
             _ => ReleaseAnswer::Absent,
@@ -292,7 +294,7 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
         && op.parking.is_some()
         && op.claim != claim_id
     {
-        // It was late: the running round comes behind it, unless it was sent there already.
+        // The answer belongs to an earlier round: the current round follows, unless it was sent already.
         let asked = core.locks.claims.get(op.claim).asked;
         let is_owed = !asked.contains(master);
         if is_owed && core.masters.fleet.usable.contains(master) {
@@ -302,7 +304,7 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
     follow_answer(core, master, claim_id, answer)
 }
 
-/// The answer to the park of a round that runs, whose lock is held or given up, or that is over.
+/// Takes the answer to the park of a round in any state: current, held, given up or over.
 fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAnswer) -> Heard {
     let now = core.ground.now;
     let claim = core.locks.claims.get_mut(claim_id);
@@ -317,8 +319,8 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
         }
         ParkAnswer::Own(_) => claim.note_twin(master),
         ParkAnswer::Failed(failure) => {
-            // The lock may be held without this master, which gets the key by a `SET` then, once its entry
-            // cannot be served there any more.
+            // The lock may be held without this master. A repair gives the master the key, once the entry
+            // cannot be served there.
             if let Some(owner) = claim.owner() {
                 hold::repair_op(core, master, owner);
             }
@@ -327,7 +329,7 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
         ParkAnswer::Waiting(_, waiting) => {
             core.masters.fleet.link_mut(master).stats.count_vote(&Vote::Refused { holder: waiting.holder });
             let Some(owner) = claim.owner() else { return Heard::Then(Step::Done) };
-            // It may have been late.
+            // The answer may have been late, so that the master counted as failed.
             claim.tally.failed.remove(master);
             let op = core.locks.ops.get_mut(owner);
             let Some(parking) = op.parking.as_mut() else { return Heard::Then(Step::Done) };
@@ -340,7 +342,7 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
             obstacle.readers = obstacle.readers.max(waiting.readers);
             obstacle.label = waiting.label.or(obstacle.label.take());
             if op.asked.wait_until.is_none() {
-                // It stays in no queue.
+                // The acquisition does not wait, so no entry stays.
                 claim.parked_mut().masters.remove(master);
                 claim.record(master, Vote::Refused { holder: HolderTtl::Unknown });
             }
@@ -349,8 +351,8 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
     })
 }
 
-/// A master grants a round that waits there. Returns whether the message is a vote: it came over the
-/// connection that carried the round.
+/// Takes a grant from a master's queue. Returns whether it is a vote: it must come over the connection that
+/// carried the round.
 pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> bool {
     let Some(claim) = core.locks.claims.find_mut(claim_id) else { return false };
     let is_parked = claim.parked.as_ref().is_some_and(|parked| parked.masters.contains(master));
@@ -368,13 +370,13 @@ pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> b
     true
 }
 
-/// A master rings for a round. If the lock is held by now, it has the key by a `SET`.
+/// Takes a ring for a round. If the lock is already held, a repair gives the master the key.
 pub(crate) fn handle_ring(core: &mut Core, master: MasterId, claim_id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner()) else { return Step::Done };
     let Some(op) = locks.ops.find_mut(id).filter(|op| op.claim == claim_id) else { return Step::Done };
     let Some(parking) = op.parking.as_mut() else {
-        // One that was never parked is not rung.
+        // An attempt that was never parked gets no ring.
         if let Some(parked) = locks.claims.get_mut(claim_id).parked.as_mut() {
             parked.note_rung(master);
             hold::repair_op(core, master, id);
@@ -387,7 +389,7 @@ pub(crate) fn handle_ring(core: &mut Core, master: MasterId, claim_id: Id) -> St
     Step::Done
 }
 
-/// Votes of the running round leave it open: plans what follows when all have answered.
+/// The votes leave the current round open: plans what follows once all masters have answered.
 #[cold]
 #[inline(never)]
 pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
@@ -415,7 +417,7 @@ pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
     Step::Done
 }
 
-/// Something is due for a parked acquisition.
+/// Does what is due for a parked acquisition.
 pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
@@ -449,7 +451,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
     }
 }
 
-/// The answer to a look for the first waiter of a lock.
+/// Takes the answer to a look of a lock's first waiter.
 pub(crate) fn handle_look(core: &mut Core, master: MasterId, claim_id: Id, looked: Looked) {
     if looked.has_more {
         release::serve_on(core, master, claim_id);
@@ -463,7 +465,7 @@ pub(crate) fn handle_look(core: &mut Core, master: MasterId, claim_id: Id, looke
     }
 }
 
-/// A connection broke: nothing that was sent over it is answered any more.
+/// A connection broke: its pending answers will not come.
 pub(crate) fn note_lost(locks: &mut Locks, master: MasterId) {
     for id in locks.ops.ids() {
         if let Some(parking) = locks.ops.get_mut(id).parking.as_mut() {
@@ -472,8 +474,8 @@ pub(crate) fn note_lost(locks: &mut Locks, master: MasterId) {
     }
 }
 
-/// A master can be asked again, over a new connection or after a silence: a round that was sent to it before
-/// says nothing any more, and another one comes to it.
+/// A master is reachable again, over a new connection or after a silence. If it got the current round before,
+/// that round is void there and the next round follows soon. Otherwise it gets the current round.
 #[cold]
 #[inline(never)]
 pub(crate) fn rejoin(core: &mut Core, master: MasterId) {
@@ -485,7 +487,7 @@ pub(crate) fn rejoin(core: &mut Core, master: MasterId) {
             continue;
         }
         if claim.asked.contains(master) {
-            // One that does not wait has one round, and ends with its limit.
+            // An acquisition that does not wait has only this round, which ends at its limit.
             if op.asked.wait_until.is_none() {
                 continue;
             }
@@ -500,7 +502,7 @@ pub(crate) fn rejoin(core: &mut Core, master: MasterId) {
     }
 }
 
-/// The running round has become a lock.
+/// The current round became a held lock.
 #[cold]
 #[inline(never)]
 pub(crate) fn hold(core: &mut Core, id: Id) {
@@ -509,17 +511,18 @@ pub(crate) fn hold(core: &mut Core, id: Id) {
     release::leave_rounds(core, id);
 }
 
-/// The votes of an attempt so far, in which a master where a round waits has refused it.
+/// Returns the votes of an attempt so far. A master where the round waits counts as a refusal.
 pub(crate) fn tally(op: &Op, claim: &Claim) -> Tally {
     let waiting = op.parking.as_ref().map_or(MasterSet::EMPTY, |parking| parking.waiting);
     let Tally { granted, refused, failed } = claim.tally;
-    // One that answered too late has failed, and waits all the same.
+    // A master that answered late counts as failed, although the round waits there.
     let failed = failed.without(waiting);
     Tally { granted, refused: refused.union(waiting.without(granted)), failed }
 }
 
-/// For how long a master may grant a parked attempt by itself: it is asked again in time, and a dead waiter
-/// gets a lock of at most so long a TTL. The next round of a longer one asks for it.
+/// Returns how long a master may grant a parked attempt without a new round. Live waiters send a round in
+/// time, and a dead waiter gets a lock of at most 10 s. For a longer TTL, the master rings, and the next
+/// round asks for the lock.
 fn freshness(ttl: Ttl) -> Duration {
     match ttl.as_duration() {
         ttl if ttl > limits::GRANTED_TTL_MAX => Duration::ZERO,

@@ -1,10 +1,4 @@
-//! Whose turn it is to ask the masters for a lock, among the operations of this engine that want the same.
-//!
-//! Callers that may wait form a wait queue, and only its first waiter asks the masters: as many callers of
-//! one process are one contender to the others. While an operation of this engine holds the lock nobody asks
-//! at all; the lock is handed over when it is released (`handover.rs`). A holder that lets the validity end
-//! without a release holds nobody up any longer: the first waiter has a timer for that end. An acquisition
-//! that does not wait goes past the queue to the masters, and is its head while it holds the lock.
+//! Turns: which operation of this engine asks the masters for a lock that several operations want.
 //!
 //! ```text
 //!               nobody there                      votes
@@ -16,7 +10,7 @@
 //!       └───────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Keeps I22 for waiters in a queue: each is answered by the end of its wait.
+//! Keeps I22 for queued waiters: each gets its answer by the end of its wait.
 
 use std::time::Duration;
 
@@ -32,8 +26,14 @@ use crate::engine::request::SubmitError;
 use crate::limits;
 use crate::lock::Resource;
 
-/// An acquisition that may wait. Returns whether it asks the masters, as nobody here wants the lock; else it
-/// waits behind those waiters.
+/// Takes an acquisition that may wait. Returns whether it asks the masters, because nobody here wants the
+/// lock. Otherwise it queues behind the callers that do.
+///
+/// Callers that may wait form a queue, and only its first waiter asks the masters. So to other clients, all
+/// callers of one process are one contender. While an operation of this engine holds the lock, nobody asks;
+/// the release hands the lock over (`handover.rs`). If the holder's validity ends without a release, a timer
+/// gives the first waiter its turn. An acquisition that does not wait passes the queue and asks the masters;
+/// it heads the queue while it holds the lock.
 pub(crate) fn enqueue(
     ground: &mut Ground,
     fleet: &Fleet,
@@ -62,8 +62,8 @@ pub(crate) fn enqueue(
 }
 
 /// No other caller of this engine wants the lock: parks without a `SET` first if other clients are known to
-/// want it. An acquisition with a limit of attempts still begins with a `SET`, since a park lasts for the whole
-/// wait.
+/// want it. An acquisition with a limited number of attempts still begins with a `SET`, because a park lasts
+/// for the whole wait.
 #[cold]
 fn park_if_contended(ground: &Ground, locks: &mut Locks, id: Id) {
     let hash = locks.queues.hash(locks.key_of(id.index));
@@ -72,7 +72,8 @@ fn park_if_contended(ground: &Ground, locks: &mut Locks, id: Id) {
     op.parks = is_contended && op.asked.attempts_max.is_none();
 }
 
-/// The head of the queue for the key of this operation; without one it becomes that itself.
+/// Returns the head of the queue for this operation's key. Without a queue, the operation starts one as its
+/// head.
 #[inline]
 fn head_or_begin(locks: &mut Locks, id: Id) -> Option<u32> {
     let key = locks.key_of(id.index);
@@ -84,7 +85,7 @@ fn head_or_begin(locks: &mut Locks, id: Id) -> Option<u32> {
     head
 }
 
-/// An operation has the lock: the others stand behind it.
+/// An operation got the lock: makes it the head of its queue.
 #[inline(never)]
 pub(crate) fn note_held(core: &mut Core, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
@@ -92,7 +93,7 @@ pub(crate) fn note_held(core: &mut Core, id: Id) {
     let head = if locks.queues.has(place) { locks.queues.ahead(place) } else { head_or_begin(locks, id) };
     if let Some(head) = head {
         locks.queues.lead(place, head);
-        // Only the first behind a holder asks the masters, so that one has lost the lock.
+        // Only the first waiter behind a holder asks the masters, so the old holder has lost the lock.
         if locks.held_until(head).is_some() {
             locks.queues.leave(head);
         }
@@ -100,7 +101,7 @@ pub(crate) fn note_held(core: &mut Core, id: Id) {
     tend_queue(ground, fleet, locks, place, Duration::ZERO);
 }
 
-/// Leaves its queue, if it is in one. `took` is as in [`tend_queue`].
+/// Removes an operation from its queue, if it is in one. `took` is as in [`tend_queue`].
 pub(crate) fn leave_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id, took: Duration) {
     let place = id.index;
     let (ahead, behind) = (locks.queues.ahead(place), locks.queues.behind(place));
@@ -112,16 +113,16 @@ pub(crate) fn leave_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks,
     }
 }
 
-/// Gives the head its turn, if this operation is at the head of its queue.
+/// Plans the first waiter's turn, if this operation is the head of its queue.
 pub(crate) fn tend_queue_of(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) {
     if locks.ops.find(id).is_some() && locks.queues.is_head(id.index) {
         tend_queue(ground, fleet, locks, id.index, Duration::ZERO);
     }
 }
 
-/// Gives the first waiter of a queue its turn: when the holder's validity ends. Without a holder it parks at
-/// once; where it cannot, it asks after a pause like that after a failed attempt that took so long, as others
-/// want the lock too.
+/// Plans the turn of a queue's first waiter: when the holder's validity ends. Without a holder it parks at
+/// once. If it cannot park, it asks after a pause like that after a failed attempt that `took` this long,
+/// because others want the lock too.
 fn tend_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, head: u32, took: Duration) {
     let now = ground.now;
     let held_until = locks.held_until(head);
@@ -129,12 +130,12 @@ fn tend_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, head: u32, 
     let Some(first) = first.map(|place| locks.ops.id_at(place)) else { return };
     let op = locks.ops.get(first);
     let OpState::Queued { turn } = op.state() else { return };
-    // Early enough to be answered before its wait ends.
+    // The pause leaves time for an answer before the wait ends.
     let left = op.asked.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
     let turn = match (held_until.filter(|at| now < *at), *turn) {
         (Some(at), _) => Turn::AfterHolder(at),
         (None, Turn::At(at)) => Turn::At(at),
-        // The masters' queue lets others go before it that asked earlier.
+        // No pause is needed: the masters' queues put earlier waiters first.
         (None, _) if fleet.can_park() => Turn::At(now),
         (None, _) => Turn::At(now + pauses::draw_pause(ground, took, 1).min(left / 2)),
     };
@@ -142,8 +143,8 @@ fn tend_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, head: u32, 
     locks.arm(ground, first);
 }
 
-/// The pause between two attempts is over, or something is due for an operation in the queue: its turn, or the
-/// end of its wait, which a pause may pass too if this process was stopped.
+/// The pause between two attempts is over, or a queued operation's turn or the end of its wait is due. A
+/// pause may last beyond the wait if this process was stopped.
 pub(crate) fn handle_timeout(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
     let (now, op) = (ground.now, locks.ops.get(id));
     let ahead = locks.queues.ahead(id.index);
@@ -156,7 +157,7 @@ pub(crate) fn handle_timeout(ground: &mut Ground, fleet: &Fleet, locks: &mut Loc
         }
         (_, false) => {}
     }
-    // The first in the queue asks the masters, unless an acquisition that did not wait has the lock.
+    // The first waiter asks the masters, unless an acquisition that did not wait has the lock.
     if let Some(holder) = ahead.filter(|place| locks.held_until(*place) > Some(now)) {
         locks.ops.get_mut(id).enter(OpState::Queued { turn: Turn::Later });
         tend_queue(ground, fleet, locks, holder, Duration::ZERO);

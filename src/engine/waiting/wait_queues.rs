@@ -1,9 +1,9 @@
-//! Wait queues: for each key the operations of this engine that hold its lock or want it, the holder first,
-//! then the waiters in the order in which they came.
+//! Wait queues: for each key the operations of this engine that hold or want its lock. The holder comes
+//! first, then the waiters in order of arrival.
 //!
-//! Knows operations by the places of their slots only, and keys by their hash; the caller compares keys. All
-//! links are in two arrays, so that joining and leaving allocate nothing once the arrays are as large as they
-//! have ever to be.
+//! Knows operations only by their slots, and keys only by their hash; the caller compares keys. All links are
+//! in two arrays, so that joining and leaving allocate nothing once the arrays have reached their largest
+//! size.
 //!
 //! ```text
 //!  buckets               spots, one for each slot of an operation
@@ -15,27 +15,27 @@
 
 use rand::Rng;
 
-/// Nobody's place.
+/// Marks the absence of a place.
 const NOBODY: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(crate) struct WaitQueues {
-    /// Secret by which hashes differ from one engine to the next: names of locks are often chosen by others.
+    /// Makes hashes differ from engine to engine, because strangers often choose the names of locks.
     secret: [u64; 2],
-    /// The first head of each bucket. As many as a power of two.
+    /// The first head of each bucket. Their number is a power of two.
     buckets: Vec<u32>,
     spots: Vec<Spot>,
     queue_count: usize,
 }
 
-/// Where one operation stands.
+/// Links of one operation.
 #[derive(Debug, Clone, Copy)]
 struct Spot {
     hash: u32,
-    /// The neighbours; the last one's is the head. `NOBODY` outside any queue.
+    /// The neighbours in a circle: the head follows the last waiter. `NOBODY` outside any queue.
     ahead: u32,
     behind: u32,
-    /// The next head in the bucket, and how many are in the queue; only a head has them.
+    /// The next head in the bucket, and the length of the queue. Only a head has both.
     next_head: u32,
     count: u32,
     is_head: bool,
@@ -51,8 +51,8 @@ impl WaitQueues {
         Self { secret, buckets: vec![NOBODY; 16], spots: Vec::new(), queue_count: 0 }
     }
 
-    /// The hash of a key, as an encoded bulk string: each word is folded in by a multiplication with a
-    /// secret.
+    /// Returns the hash of a key, given as an encoded bulk string. Each word is mixed in by a multiplication
+    /// with a secret.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "a half of the hash is enough")]
     pub(crate) fn hash(&self, key: &[u8]) -> u32 {
@@ -62,7 +62,8 @@ impl WaitQueues {
         for word in words {
             hash = fold(hash ^ u64::from_le_bytes(*word), second);
         }
-        // Some bytes go in twice, and no zeros behind the end: such a key begins with its own length.
+        // Some bytes are hashed twice, and no zeros are added at the end, because a key begins with its
+        // length.
         let last = match key.last_chunk::<8>() {
             Some(last) => *last,
             None => std::array::from_fn(|index| key.get(index).copied().unwrap_or_default()),
@@ -71,8 +72,8 @@ impl WaitQueues {
         (hash ^ (hash >> 32)) as u32
     }
 
-    /// Starts a queue with `place` as its head, unless there may be one for the same key: that is to be
-    /// looked for.
+    /// Starts a queue with `place` as its head. False if a queue of the same hash exists: the caller must
+    /// compare keys.
     #[inline]
     pub(crate) fn begin_first(&mut self, place: u32, hash: u32) -> bool {
         let mut other = self.buckets[self.bucket(hash)];
@@ -87,7 +88,7 @@ impl WaitQueues {
         true
     }
 
-    /// Ends a queue of one. False if others stand there, too.
+    /// Ends a queue with a single operation. False if others stand in the queue.
     #[inline]
     pub(crate) fn leave_if_alone(&mut self, place: u32) -> bool {
         let behind = self.spots.get(place as usize).map_or(NOBODY, |spot| spot.behind);
@@ -100,7 +101,7 @@ impl WaitQueues {
         behind == place || behind == NOBODY
     }
 
-    /// The head of the queue for a key, if there is one.
+    /// Returns the head of the queue for a key, if there is one.
     #[inline]
     pub(crate) fn find(&self, hash: u32, mut is_same: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut place = self.buckets[self.bucket(hash)];
@@ -128,7 +129,7 @@ impl WaitQueues {
             Spot { hash, ahead: place, behind: place, next_head, count: 1, is_head: true };
     }
 
-    /// Joins a queue at its end.
+    /// Adds `place` at the end of a queue.
     pub(crate) fn join(&mut self, place: u32, head: u32) {
         if place as usize >= self.spots.len() {
             self.grow(place);
@@ -141,18 +142,19 @@ impl WaitQueues {
         (head.ahead, head.count) = (place, head.count + 1);
     }
 
-    /// Takes the lead of a queue in which it may stand already.
+    /// Makes `place` the head of a queue, in which it may already stand.
     pub(crate) fn lead(&mut self, place: u32, head: u32) {
         if place == head {
             return;
         }
         self.leave(place);
         self.join(place, head);
-        // The last of a circle is the one before its first.
+        // The last place of the circle precedes the head.
         self.pass_head(head, place);
     }
 
-    /// Leaves its queue, if it stands in one. Behind a head that leaves, the next one leads.
+    /// Removes `place` from its queue, if it stands in one. If the head leaves, the next waiter becomes the
+    /// head.
     pub(crate) fn leave(&mut self, place: u32) {
         if self.leave_if_alone(place) {
             return;
@@ -164,31 +166,31 @@ impl WaitQueues {
         self.unlink(place);
     }
 
-    /// Whether it stands in a queue.
+    /// Whether `place` stands in a queue.
     #[inline]
     pub(crate) fn has(&self, place: u32) -> bool {
         self.spots.get(place as usize).is_some_and(|spot| spot.behind != NOBODY)
     }
 
-    /// Whether it is the first of its queue.
+    /// Whether `place` is the head of its queue.
     pub(crate) fn is_head(&self, place: u32) -> bool {
         self.spots.get(place as usize).is_some_and(|spot| spot.is_head)
     }
 
-    /// The waiter behind it.
+    /// Returns the waiter behind `place`.
     #[inline]
     pub(crate) fn behind(&self, place: u32) -> Option<u32> {
         let behind = self.spots.get(place as usize)?.behind;
         (behind != NOBODY && !self.spots[behind as usize].is_head).then_some(behind)
     }
 
-    /// The waiter before it.
+    /// Returns the operation before `place`.
     pub(crate) fn ahead(&self, place: u32) -> Option<u32> {
         let spot = self.spots.get(place as usize)?;
         (spot.behind != NOBODY && !spot.is_head).then_some(spot.ahead)
     }
 
-    /// How many stand in the queue of this head, itself included.
+    /// Returns the length of this head's queue, including the head.
     pub(crate) fn count(&self, head: u32) -> usize {
         self.spots[head as usize].count as usize
     }
@@ -198,13 +200,14 @@ impl WaitQueues {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// Takes one that does not lead out of its circle.
+    /// Removes a waiter that is not the head from its circle.
     fn unlink(&mut self, place: u32) {
         let Spot { ahead, behind, .. } = self.spots[place as usize];
         self.spots[ahead as usize].behind = behind;
         self.spots[behind as usize].ahead = ahead;
         self.spots[place as usize] = OUTSIDE;
-        // The count is the head's, who is found by walking both ways: most leave at an end of the queue.
+        // Only the head has the count. Finds the head by walking both ways, because most waiters leave near
+        // an end.
         let (mut before, mut after) = (ahead, behind);
         let head = loop {
             match (&self.spots[before as usize], &self.spots[after as usize]) {
@@ -216,7 +219,7 @@ impl WaitQueues {
         self.spots[head as usize].count -= 1;
     }
 
-    /// Makes one of a queue its head in place of the one before.
+    /// Makes `to` the head of a queue in place of `from`.
     fn pass_head(&mut self, from: u32, to: u32) {
         self.leave_bucket(from);
         let Spot { hash, count, .. } = self.spots[from as usize];
@@ -242,7 +245,7 @@ impl WaitQueues {
         self.spots[place as usize].next_head = next_head;
     }
 
-    /// Room for this place, and a bucket for each head.
+    /// Grows the arrays for this place, and for one bucket per head.
     #[cold]
     #[expect(clippy::cast_possible_truncation, reason = "places are 32-bit numbers")]
     fn grow(&mut self, place: u32) {
@@ -261,7 +264,7 @@ impl WaitQueues {
     }
 }
 
-/// Both halves of a product of two words, in one.
+/// Returns both halves of the product of two words, combined.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the other half is there too")]
 const fn fold(word: u64, by: u64) -> u64 {
@@ -276,7 +279,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
     use std::collections::{HashMap, HashSet, VecDeque};
 
-    /// Against queues kept as plain queues by key, with few hashes so that buckets are shared.
+    /// Compares with plain queues by key. Few hashes make the keys share buckets.
     // I41
     #[test]
     fn wait_queues_are_like_plain_queues_by_key() {
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn growing_loses_no_head() {
         let mut queues = WaitQueues::new(&mut StdRng::seed_from_u64(1));
-        // The last place is a head each time that the buckets become more.
+        // The last place is a head whenever the buckets grow.
         (0..100).rev().for_each(|place| queues.begin(place, place));
         for head in 0..100 {
             assert_eq!(queues.find(head, |place| place == head), Some(head));
@@ -350,7 +353,7 @@ mod tests {
         let (own, other) = (queues(1), queues(2));
         let mut seen = HashSet::new();
         for size in 1..40_u8 {
-            // As keys do, it begins with its length.
+            // Keys begin with their length, too.
             let mut key = [vec![size], vec![0; usize::from(size)]].concat();
             seen.insert(own.hash(&key));
             for index in 1..key.len() {
@@ -360,7 +363,7 @@ mod tests {
                 key[index] = 0;
             }
         }
-        // 819 keys in 2^32 hashes: two of the same are one chance in ten thousand.
+        // 819 keys in 2^32 hashes: a collision has a chance of one in ten thousand.
         assert_eq!(seen.len(), 39 + 39 * 20);
     }
 }

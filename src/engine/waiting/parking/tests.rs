@@ -30,7 +30,8 @@ fn a_round_without_a_part_yields_to_nobody() {
     }
 }
 
-/// A waiter that is the first on two masters, by the time left to their holders. The third is set aside.
+/// Returns a waiter that is first on two masters, whose holders have these times left. The third master is
+/// set aside.
 fn first_behind(now: Instant, left: [Duration; 2]) -> Parking {
     let mut rng = StdRng::seed_from_u64(1);
     let mut parking = Parking::new(now, 3, 0, &mut rng, None);
@@ -97,7 +98,7 @@ fn looks_grow_rare_only_while_a_value_stays() {
     let ttl = Ttl::new(ms(8_000), Drift::DEFAULT, limits::MAX_TTL_MAX).expect("valid");
     let [first, second] = [0, 1].map(|index| MasterId::new(index).expect("small"));
     let mut parking = first_behind(now, [ms(60_000); 2]);
-    // Each master has its own memory, and a key that is absent says nothing.
+    // Values are compared per master, and an absent key says nothing.
     for (master, digest) in [(first, 5), (second, 6), (first, 5), (first, 0), (first, 5), (second, 6)] {
         assert!(!parking.note_value(now, master, digest), "nothing has changed");
     }
