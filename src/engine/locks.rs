@@ -129,7 +129,7 @@ impl Locks {
         self.head_for(id).is_some_and(is_holder)
     }
 
-    /// Returns the query of an operation that still waits for this master's answer.
+    /// Returns an operation's query, if this master still owes it an answer.
     pub(super) fn query_at(&mut self, master: MasterId, id: Id) -> Option<&mut Query> {
         let query = self.ops.find_mut(id)?.query.as_deref_mut()?;
         query.asked.contains(master).then_some(query)

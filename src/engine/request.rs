@@ -364,8 +364,8 @@ pub enum LinkRequest {
     LookUp(MasterId),
     /// Ask the configured provider for this master's credentials, with
     /// [`Config::ask_credentials`](crate::Config::ask_credentials) on another thread, and pass the answer to
-    /// [`Engine::handle_credentials`](super::Engine::handle_credentials). Returned only with a provider, and
-    /// not again before the answer.
+    /// [`Engine::handle_credentials`](super::Engine::handle_credentials). Returned only if a provider is
+    /// configured. Never returned again before the answer.
     Credentials(MasterId),
 }
 

@@ -45,8 +45,8 @@ pub struct Stats {
     /// Locks that ended before their release. A loss proved by masters counts at once, any other loss at the
     /// release.
     pub lost: u64,
-    /// Number of times that a held lock had at most a tenth of its validity left, and was then extended,
-    /// reported by a loss notification, or both.
+    /// Number of times that a held lock was extended, or its loss reported, with at most a tenth of its
+    /// validity left. Both together count once.
     pub near_losses: u64,
     /// Successful extensions, including renewals.
     pub extended: u64,
@@ -138,7 +138,7 @@ impl Stats {
         self.masters.iter().map(|master| master.reconnects).sum()
     }
 
-    /// Returns how often a different process answered than before, summed over all masters.
+    /// Returns the number of times that a different process answered, summed over all masters.
     #[must_use]
     pub fn restarts(&self) -> u64 {
         self.masters.iter().map(|master| master.restarts).sum()

@@ -263,7 +263,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     let is_over = op.asked.wait_until.is_none_or(|until| until <= now);
     op.parks |= cause == Cause::Contended && !is_over;
     let is_parked = op.parking.is_some();
-    // A parked round may wait long after the masters have answered.
+    // A parked round continues long after its masters have answered.
     let counted = if is_parked { limit.min(took) } else { took };
     let last_start = pauses::last_start(now, fleet, op, cause, counted);
     let facts = Facts {
@@ -416,7 +416,7 @@ fn retry_after_holder(ground: &mut Ground, op: &mut Op) {
     }
 }
 
-/// Reports masters as silent that have not answered the `SET` in time. The lock may be held by then.
+/// Counts every master that has not answered the `SET` in time as silent. The lock may be held by then.
 pub(crate) fn note_missed_set(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
     // The claim is gone if the last attempt failed.

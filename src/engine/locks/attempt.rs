@@ -97,7 +97,7 @@ fn await_votes(core: &mut Core, id: Id, is_set: bool, left: MasterSet) -> Step {
     if is_asked_everywhere { Step::Done } else { Step::Decide(id) }
 }
 
-/// Asks the masters if a plain `SET` of the token may not be enough. `before` is the previous attempt's
+/// Queues the command of an attempt that may need more than a plain `SET`. `before` is the previous attempt's
 /// claim.
 #[cold]
 #[inline(never)]

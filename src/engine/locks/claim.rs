@@ -1,9 +1,9 @@
 //! A claim: the life of one token on the masters, from its `SET` to the proof that it is gone.
 //!
 //! Each attempt of an acquisition has a claim. After a failed attempt or a release, the claim continues alone
-//! until every master that got the `SET` has answered the release (I9). Redis users would call such a key an
-//! orphan. A lock left for a time ends in the same way: until then, the command owed to a master sets the
-//! key's TTL to the rest; afterwards it is a release.
+//! until every master that got the `SET` has answered the release (I9). Redis users would call its key an
+//! orphan. The claim of a lock left for a time ends in the same way. Until that time is over, the command
+//! owed to a master sets the key's TTL to the rest; afterwards it is a release.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ struct SentTtls {
 
 pub(crate) const NO_RELEASE: &str = "the release has begun";
 
-/// What became of the lock: an attempt or ours, handed over, or left for a time.
+/// What became of the lock: it is ours (being acquired, held or released), handed over, or left for a time.
 #[derive(Debug)]
 pub(crate) enum Course {
     /// The lock is being acquired, held or released.
@@ -342,7 +342,7 @@ impl Claim {
     }
 
     /// The master may be a different process than before: the locks that it granted no longer count. If the
-    /// earlier process `has_ended`, commands sent to it are never executed.
+    /// earlier process `has_ended`, commands pending there are never executed.
     pub(crate) fn note_restart(&mut self, master: MasterId, has_ended: bool) {
         self.tally.granted.remove(master);
         let is_certain = self.doubts.note_restart(master, self.asked, has_ended);

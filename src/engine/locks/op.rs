@@ -43,8 +43,8 @@ pub(crate) struct Op {
     pub(crate) query: Option<Box<Query>>,
     /// End of the validity after the latest move, for other threads to read.
     pub(crate) validity: Validity,
-    /// Whether more is recorded than the acquisition and the release: the operation is timed or observed, or
-    /// had to wait.
+    /// Whether the engine records more than the counts of acquisitions and releases, because the operation is
+    /// timed, is observed, or had to wait.
     pub(crate) is_noted: bool,
     /// Whether the acquisition and hold times are recorded.
     pub(crate) is_timed: bool,

@@ -340,8 +340,8 @@ pub(crate) fn check(core: &mut Core, claim_id: Id) {
     }
 }
 
-/// Reports an awaited release, or a lock left for a time, with the answers so far. What masters are still
-/// owed follows without the caller.
+/// Reports an awaited release, or a lock left for a time, with the answers so far. Unanswered releases
+/// continue without the caller.
 pub(crate) fn settle(core: &mut Core, claim_id: Id) {
     let claim = core.locks.claims.get_mut(claim_id);
     let id = claim.owner().expect("the release is awaited");
@@ -471,8 +471,8 @@ pub(crate) fn take_claim<'a>(ground: &mut Ground, claims: &'a mut Slab<Claim>) -
     claims.take(|| Claim::blank(ground.now)).expect("there is room")
 }
 
-/// Leaves the keys of claims without an owner to their TTL, so that a master that does not release locks
-/// cannot keep the others from granting new ones.
+/// Leaves the keys of claims without an owner to their TTL. Otherwise a master that releases no locks could
+/// keep the other masters from granting new locks.
 #[cold]
 #[inline(never)]
 fn forget_orphans(ground: &mut Ground, claims: &mut Slab<Claim>) {

@@ -122,8 +122,9 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// Returns the times recorded since an earlier snapshot of the same histogram. Its maximum is exact if
-    /// the overall maximum was recorded since then; otherwise it is at most the end of its bucket.
+    /// Returns the times recorded since an earlier snapshot of the same histogram. The maximum is exact if
+    /// the longest time of all was recorded since that snapshot. Otherwise it is at most the end of its
+    /// bucket.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = Self::new();

@@ -21,7 +21,7 @@ pub(crate) struct Account {
     queued_since: Option<Instant>,
     /// Time in the queues that the operation has left.
     queued: Duration,
-    /// When the last reported holder was first reported.
+    /// Time of the first report of the latest holder.
     holder_since: Option<Instant>,
     /// Label of that holder; empty if it is unknown.
     holder_label: String,

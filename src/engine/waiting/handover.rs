@@ -17,11 +17,11 @@
 //! masters apply as usual.
 //!
 //! A key set by a swap is released like a key set by `SET`. A's claim owes its release wherever it may hold
-//! the key, and the answer to the swap answers that release: a swap is `Deleted`, no swap is `Absent`. After
-//! a failed or unanswered swap, TA stays owed: it is released after the swap, or over the next connection. TB
-//! is released too if B does not get the lock. A swap may still arrive late over a broken connection, so the
-//! absence of TB is no proof: B's release is repeated until it meets the key or the key has expired. A late
-//! swap cannot bring TB back once TA is gone.
+//! the key, and the answer to the swap counts as the answer to that release: `Deleted` if the swap was done,
+//! `Absent` if not. After a failed or unanswered swap, TA stays owed: it is released after the swap, or over
+//! the next connection. TB is released too if B does not get the lock. A swap may still arrive late over a
+//! broken connection, so the absence of TB is no proof: B's release is repeated until it meets the key or the
+//! key has expired. A late swap cannot bring TB back once TA is gone.
 //!
 //! A hand-over without a quorum for B is a failed attempt of B (`acquire.rs`, `fail`).
 //!

@@ -149,7 +149,7 @@ impl Parked {
 /// Deadlines of a parked waiter.
 #[derive(Debug, Clone, Copy)]
 struct Due {
-    /// When masters without an answer to the current round have failed.
+    /// Deadline for answers to the current round. Masters without an answer then count as failed.
     answers: Option<Instant>,
     /// Latest start of the next round.
     round: Instant,

@@ -10,18 +10,20 @@
 //!
 //! # Why two never hold
 //!
-//! - P1. A token belongs to one round. The start of the round is read before any byte with the token is queued.
-//! - P2. A command that ends a token (a park that replaces it, an unpark, a release, a swap) is sent only when
-//!   the round is over for this client, or its lock is given up. While the round runs, nothing else is sent for
-//!   the token, even over a later connection. A master gets no second park before it has answered the first.
+//! - P1. A token belongs to one round. The start of the round is read before any byte with the token is
+//!   queued.
+//! - P2. A command that ends a token (a park that replaces it, an unpark, a release, a swap) is sent only
+//!   when the round is over for this client, or its lock is given up. While the round runs, nothing else is
+//!   sent for the token, even over a later connection. A master gets no second park before it has answered
+//!   the first.
 //! - P3. A master's vote is its answer to the park, or its message of a grant, on the connection that carried
 //!   the park, while that connection stands. The vote counts once, for its round.
-//! - P4. A master writes a token only when it executes the attempt's command or serves its entry, once for
-//!   each, with the full TTL from that moment; or when it executes a swap, with the full TTL, or a repair, with
-//!   the rest of the validity. Only a swap writes a token over another: the token that the swap names. A write
-//!   is reported only after it, in the same script.
-//! - P5. A master removes a token before that TTL ends only for a command that names the token, by force, or by
-//!   losing its memory. After a loss of memory its votes do not count until everything that it may have
+//! - P4. A master writes a token once when it executes the attempt's command, or once when it serves the
+//!   entry: with the full TTL from that moment. It also writes a token in a swap, with the full TTL, and in a
+//!   repair, with the rest of the validity. Only a swap overwrites another token, which the swap names. A
+//!   script reports a write only after it.
+//! - P5. A master removes a token before that TTL ends only for a command that names the token, by force, or
+//!   by losing its memory. After a loss of memory its votes do not count until everything that it may have
 //!   forgotten is over (quarantine).
 //!
 //! Assume that A holds with one token and B with another at the same moment. Some master is in both quorums.

@@ -143,8 +143,8 @@ fn tend_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, head: u32, 
     locks.arm(ground, first);
 }
 
-/// The pause between two attempts is over, or a queued operation's turn or the end of its wait is due. A
-/// pause may last beyond the wait if this process was stopped.
+/// Acts on a deadline: the pause between two attempts is over, a queued operation's turn has come, or its
+/// wait ends. A pause may last beyond the wait if this process was stopped.
 pub(crate) fn handle_timeout(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
     let (now, op) = (ground.now, locks.ops.get(id));
     let ahead = locks.queues.ahead(id.index);

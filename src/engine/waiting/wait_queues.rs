@@ -88,7 +88,7 @@ impl WaitQueues {
         true
     }
 
-    /// Ends a queue with a single operation. False if others stand in the queue.
+    /// Ends the queue of `place` if no other operation stands in it. False if others do.
     #[inline]
     pub(crate) fn leave_if_alone(&mut self, place: u32) -> bool {
         let behind = self.spots.get(place as usize).map_or(NOBODY, |spot| spot.behind);
