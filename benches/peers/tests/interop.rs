@@ -13,8 +13,8 @@
 
 use std::time::Duration;
 
-use redlatch_support::settle;
 use redlatch::{AcquireError, Client, Config, Guard, Quarantine};
+use redlatch_support::settle;
 use redlatch_support::{Fleet, Raw};
 
 const TTL: Duration = Duration::from_secs(20);
