@@ -20,9 +20,9 @@ const FILE_MODE: u32 = 0o600;
 
 /// Release the lock of a handle, and remove its file.
 ///
-/// The file is one that `redlatch acquire --handle` or `redlatch run --handle` wrote. The lock is freed in
-/// one round trip, and the first waiter gets it. A run that goes on loses the lock, and ends its command.
-/// Without the file there is nothing to release, and that is no error.
+/// `redlatch acquire --handle` or `redlatch run --handle` has written the file. The release takes one round
+/// trip, and the first waiter gets the lock. A `redlatch run` that still runs loses the lock, and ends its
+/// command. Without the file there is nothing to release, and that is no error.
 #[derive(clap::Args)]
 #[command(after_help = RELEASE_HELP)]
 pub(crate) struct Args {

@@ -42,13 +42,13 @@ pub(crate) struct InspectArgs {
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["slot", "watch"])]
     slots: Option<u32>,
 
-    /// Print the result as one JSON object; with --watch as one for each change, in a line of its own.
+    /// Print the result as one JSON object; with --watch one line with an object for each change.
     #[arg(long)]
     json: bool,
 
-    /// Look at the lock twice a second until the program is ended or nobody reads any more: on a terminal in
-    /// place; elsewhere, and with --json, when a master's key or holder changes, or a master begins or ceases
-    /// to answer.
+    /// Show the lock again and again, until you end the program or nobody reads its output. It asks twice a
+    /// second. A terminal shows each answer in place of the last one. Elsewhere, and with --json, only changes
+    /// are shown: another key or holder on a master, or a master that starts or stops answering.
     #[arg(long)]
     watch: bool,
 
@@ -69,7 +69,7 @@ const INSPECT_HELP: &str = "\
 Exit codes:
   0 if the lock, or a slot of the pool, is free on a quorum of masters, 75 if
   it is held, shared or split, 64 bad usage, 69 if fewer than a quorum
-  answered, 70 if the operating system refused something; with --watch 0 once
+  answered, 70 if the operating system refused something; with --watch 0 when
   nobody reads the output any more
 
 Examples:

@@ -34,8 +34,8 @@ use super::scan::{self, Failures};
 ///
 /// It asks each master for the keys that begin with the prefix, and then for each lock. It takes no part in
 /// any lock. A lock that comes or goes meanwhile may be missing, or be listed though it is gone. Keys that
-/// cannot be locks are not listed; those with a lock's name are counted. The login needs the right +scan, and
-/// for waiters +zcard.
+/// cannot be locks are not listed; stderr says how many of them have a lock's name. The login needs the right
+/// +scan, and for waiters +zcard.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {

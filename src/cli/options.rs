@@ -64,19 +64,19 @@ pub(crate) struct MasterOptions {
     /// How long to wait for a master's answer [default: it follows the round trip; 1s in inspect, ls and
     /// unlock].
     ///
-    /// The default is from a fiftieth of the TTL, between 5ms and 50ms, to a fifth of it, at most 1s. Set it
-    /// well above the network's round trip.
+    /// The default is at least a fiftieth of the TTL, between 5ms and 50ms, and at most a fifth of the TTL or
+    /// 1s. Set it well above the network's round trip.
     #[arg(long, value_name = "TIME", env = env::ANSWER_TIMEOUT)]
     answer_timeout: Option<OsString>,
 
     /// How long connecting to a master may take [default: 1s].
     ///
-    /// A master without an answer delays the start, by about twice this time at most.
+    /// A master that does not answer delays the start by at most about twice this time.
     #[arg(long, value_name = "TIME", env = env::CONNECT_TIMEOUT)]
     connect_timeout: Option<OsString>,
 
-    /// A file with the password for each URL without one; a newline at its end is cut. It is read again at each
-    /// connect.
+    /// A file with the password for each URL without one; a newline at its end is cut. Each connect reads the
+    /// file again.
     #[arg(long, value_name = "FILE", env = env::PASSWORD_FILE)]
     password_file: Option<OsString>,
 
@@ -100,11 +100,11 @@ pub(crate) struct MasterOptions {
     #[arg(long)]
     trust: bool,
 
-    /// Count a master only if its process is known to have been observed for the maximum TTL, and refuse
-    /// unfit masters. Variable: REDLATCH_QUARANTINE=strict.
+    /// Count a master only if a client has observed its process for the maximum TTL, and refuse unfit masters.
+    /// Variable: REDLATCH_QUARANTINE=strict.
     ///
-    /// Without it a master's reported uptime counts, which its wall clock can falsify. A client leaves the
-    /// observed time on the masters, in the key PREFIXredlatch:mark, so that later clients need not wait.
+    /// Without it a master's reported uptime counts, which its wall clock can falsify. A client writes the
+    /// observed time to the masters, into the key PREFIXredlatch:mark, so that later clients need not wait.
     /// Replicas, masters that may evict keys and masters that do not answer INFO are refused.
     #[arg(long, conflicts_with = "trust")]
     strict: bool,
@@ -183,7 +183,7 @@ fn option_of(variable: &str) -> String {
 #[derive(clap::Args)]
 #[command(next_help_heading = "TLS, for masters with a rediss:// URL")]
 struct TlsOptions {
-    /// A file with the CA certificates that alone are trusted, in PEM form [default: those of the system].
+    /// A file with the only CA certificates to trust, in PEM form [default: those of the system].
     #[arg(long = "tls-ca", value_name = "FILE", env = env::TLS_CA)]
     ca: Option<OsString>,
 

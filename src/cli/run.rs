@@ -65,19 +65,20 @@ pub(crate) struct Args {
     /// How long to wait for the lock, or `forever`; 0 makes one attempt [default: one attempt, and 2s
     /// while too few masters can grant].
     ///
-    /// Without it a lock that another client holds ends redlatch at once. Too few masters may be a short
-    /// stall of some, so redlatch tries again for 2s. With --strict the wait for masters comes before it.
+    /// Without it redlatch ends at once if another client holds the lock. If too few masters answer, some may
+    /// have stalled for a moment only, so redlatch tries again for 2s. With --strict the wait for masters comes
+    /// before this wait.
     #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
     wait: Option<Duration>,
 
-    /// How long the lock is held, however early the command ends: for commands that run once per interval. It
-    /// counts from the acquisition. A command that cannot be executed releases the lock.
+    /// How long the lock is held from its acquisition, however early the command ends: for commands that run
+    /// once per interval. At most --max-hold. A command that cannot be executed releases the lock.
     ///
-    /// The lock then ends by itself, also if the command fails or is ended by a signal. If the rest is longer
-    /// than --max-ttl, redlatch stays after the command's end until it fits. A signal ends that stay, and
-    /// shortens the rest to --max-ttl; a crash shortens it to what is left of the TTL. If too few masters
-    /// confirm the rest, redlatch stays at most until no master can have the lock any more. At most
-    /// --max-hold.
+    /// The lock then ends by itself, also if the command fails or is ended by a signal. If more than --max-ttl
+    /// of this time is left when the command ends, redlatch keeps the lock until --max-ttl is left. A signal
+    /// to redlatch meanwhile leaves the lock for --max-ttl. After a crash of redlatch the lock ends with its
+    /// TTL. If too few masters confirm the time left, redlatch stays at most until no master can have the lock
+    /// any more.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at_least: Option<Duration>,
 
@@ -98,16 +99,16 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["fenced", "also", "shared"])]
     fair: bool,
 
-    /// Take one of this many slots, 1 to 1024: so many commands of the name run at once. The command finds
-    /// its number, from 0 on, in REDLATCH_SLOT.
+    /// Take one of this many slots, 1 to 1024, so that at most this many commands of the name run at once. The
+    /// command finds its number, from 0 on, in REDLATCH_SLOT.
     ///
     /// All users of the name must give the same number. With --wait commands start in the order in which
     /// they began to wait. Not together with --fair, --shared or --also.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["fair", "also", "shared"])]
     slots: Option<u32>,
 
-    /// Hold the lock together with other --shared callers. No caller holds it alone meanwhile, and a caller
-    /// that holds it alone keeps them out.
+    /// Hold the lock together with other --shared callers. They exclude callers without --shared, and those
+    /// callers exclude them.
     #[arg(short, long)]
     shared: bool,
 
@@ -121,10 +122,10 @@ pub(crate) struct Args {
     /// A file for a handle of the lock, with mode 0600, while the command runs: `redlatch release --handle
     /// FILE` frees the lock of a redlatch that was killed, before its TTL ends.
     ///
-    /// It is written before the command starts, and removed after the release. A handle of the same lock
-    /// that is there is replaced once the lock is held, but not with --shared; any other file stays, and is
-    /// an error. A release by the file while redlatch runs breaks the lock: its next extension fails, and the
-    /// command is ended. Not together with --also or --slots.
+    /// It is written before the command starts, and removed after the release. An older handle of the same
+    /// lock is replaced once the lock is held, but not with --shared. Any other file at this place stays, and
+    /// is an error. `redlatch release` of the file while redlatch runs breaks the lock: its next extension
+    /// fails, and the command is ended. Not together with --also or --slots.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["also", "slots"])]
     handle: Option<PathBuf>,
 
@@ -165,24 +166,24 @@ When the lock is lost:
   An extension that too few masters answer is tried again. If none has
   succeeded after two thirds of the TTL, or the masters say that the lock is
   gone, the command gets TERM, and KILL when the grace has passed. With a
-  --grace below a quarter of the TTL the TERM may come later. KILL is due at
-  the latest when a twentieth of the validity is left (at most 1s), or up to a
-  sixth of it where the machine ran redlatch late before. It goes to the
-  command's group first, then to the other descendants as they are found. A
-  machine that does not run redlatch until the validity has ended makes KILL
-  late: it comes at once when redlatch runs. Only fenced storage refuses the
-  work of such a command.
+  --grace below a quarter of the TTL the TERM may come later. Even with a
+  longer grace, KILL comes when a twentieth of the validity (at most 1s) is
+  left, or up to a sixth where the machine ran redlatch late before. It goes to
+  the command's group first, then to the other descendants as they are found.
+  If the machine does not run redlatch until the validity has ended, KILL comes
+  as soon as redlatch runs. Only fenced storage refuses the late work of such a
+  command.
 
 Processes:
-  The command leads a process group of its own. A lost lock ends the group and,
+  The command leads its own process group. A lost lock ends the group and,
   on Linux, all descendants of the command that it may signal, wherever they
   went (setsid, daemons); redlatch exits when none of these is left. When the
   command ends by itself redlatch releases or leaves the lock and exits.
   Processes that the command left in the background go on without the lock: let
-  the command wait for those that need it. If redlatch itself gets KILL (also
-  by the system, which is out of memory), the command gets KILL, too, on Linux
-  with /proc. Its descendants do not get it, and go on without the lock. Nor
-  does a command get it whose file is set-user-ID or set-group-ID or has
+  the command wait for processes that need the lock. If redlatch itself gets
+  KILL (also from a system that is out of memory), the command gets KILL, too,
+  on Linux with /proc. Its descendants do not get KILL, and go on without the
+  lock. So does a command whose file is set-user-ID or set-group-ID or has
   capabilities, or that changes its user or group (sudo, setpriv, gosu, chpst
   -u). Run redlatch itself as the final user: setpriv ... redlatch run ... On
   other systems the command and its descendants go on.

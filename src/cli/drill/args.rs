@@ -12,7 +12,7 @@ const RESOURCE_COUNT_MAX: usize = 1000;
 
 /// Check the promise of a lock on these masters, with faults that you allow.
 ///
-/// Contenders lock a few names again and again, each as a client of its own, while the faults that you
+/// Contenders, each with its own client, lock a few names again and again, while the faults that you
 /// allow happen, usually to one master at a time. Shows whether a lock ever had two holders, how late calls
 /// ended, and how long nobody held a lock. Its keys begin with PREFIXredlatch-drill: and with --strict its
 /// clients also write PREFIXredlatch:mark. It loads the masters like a few busy services.
@@ -35,14 +35,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
     pub(super) ttl: Duration,
 
-    /// Let this command of the shell contend, once for each of --contenders: a program that locks by another
-    /// library, and writes a line to stdout for each event.
+    /// Let this command of the shell contend, once for each of --contenders: a program that locks with
+    /// another library, and writes a line to stdout for each event.
     ///
     /// `acquired AT UNTIL` follows an acquire, and `released AT` precedes a release. Times are in ns of
-    /// CLOCK_MONOTONIC. UNTIL is the end of the validity that the library states [default: AT and the
-    /// TTL]. Without AT the time of reading counts, and a late line can look like two holders. These let
-    /// late calls be found: `asked AT` before an acquire, `refused AT` after a failed one, `done AT` after
-    /// a release. Each call may take one TTL. Other lines are ignored.
+    /// CLOCK_MONOTONIC. UNTIL is the end of the validity that the library states [default: AT plus the
+    /// TTL]. Without AT the time of reading counts, and a late line can look like two holders. To find late
+    /// calls, write `asked AT` before an acquire, `refused AT` after a failed acquire, and `done AT` after a
+    /// release. A call that takes longer than one TTL is late. Other lines are ignored.
     ///
     /// The program finds the masters in REDLATCH_MASTERS, the key to lock in REDLATCH_DRILL_NAME and its
     /// TTL in REDLATCH_DRILL_TTL_MS. It ends after REDLATCH_DRILL_TIME_MS, and is killed two TTLs and 1s
@@ -54,13 +54,13 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) pause: bool,
 
-    /// Allow a fault: this command of the shell. It harms a master if REDLATCH_FAULT is `begin`, and heals it
-    /// if that is `end`.
+    /// Allow a fault: this command of the shell. It harms a master if REDLATCH_FAULT is `begin`, and heals
+    /// the master if REDLATCH_FAULT is `end`.
     ///
     /// REDLATCH_MASTER is the master's URL without the login, and REDLATCH_MASTER_NUMBER its place in the
-    /// list, from 1. The call with `end` follows, also if `begin` failed; if it fails three times, no other
-    /// fault begins. A call is killed after 10s. A process that the hook leaves running finds its stdout and
-    /// stderr closed after the drill.
+    /// list, from 1. The call with `end` follows, also after a failed `begin`. After three failed calls with
+    /// `end` no other fault begins. A call is killed after 10s. A process that the hook leaves running finds
+    /// its stdout and stderr closed after the drill.
     #[arg(long, value_name = "COMMAND")]
     pub(super) hook: Option<String>,
 

@@ -18,12 +18,12 @@ use crate::output::{Countdown, print, say};
 
 /// Declare new, empty masters as a fleet, so that a first lock need not wait.
 ///
-/// Run it once, when you have started new masters and before any client. It writes the settings into the
-/// key PREFIXredlatch:fleet of each master, and that its process started empty: all clients count it at
-/// once, until it restarts. It refuses unless all masters answer, started within the last hour, have no
-/// key behind the prefix, and have no client of redlatch connected. Do not run it to shorten the wait
-/// after a restart: locks may still be held that the masters forgot. The login needs +info, +scan,
-/// +client|list, +get, +set and +eval.
+/// Run it once, when you have started new masters and before any client. Into the key
+/// PREFIXredlatch:fleet of each master it writes the settings, and that the master's process started empty:
+/// all clients count the master at once, until it restarts. It refuses unless all masters answer, started
+/// within the last hour, have no key behind the prefix, and have no client of redlatch connected. Do not run
+/// it to shorten the wait after a restart: the masters may have forgotten locks that are still held. The
+/// login needs +info, +scan, +client|list, +get, +set and +eval.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
@@ -33,8 +33,8 @@ pub(crate) struct Args {
 
     /// Declare masters in use once more, for another max_ttl or drift allowance, while clients go on.
     ///
-    /// First no client may ask for a TTL above the smaller max_ttl. The command waits for the larger one, and
-    /// refuses if a master restarts meanwhile. The list of masters must be the recorded one.
+    /// Before it runs, no client may ask for a TTL above the smaller max_ttl any more. The command waits for
+    /// the larger max_ttl, and refuses if a master restarts meanwhile. Give the recorded list of masters.
     #[arg(long, conflicts_with = "new")]
     again: bool,
 

@@ -16,16 +16,17 @@ use crate::output::print;
 ///
 /// First make OLD refuse every write for good, and start NEW, empty and without clients. The command
 /// verifies both, waits for max_ttl and the drift allowance, until no lock can be held on OLD any more, and
-/// then writes NEW into the fleet's record on each master. Give the clients the new list when it has ended,
-/// and not before. It may be ended at any time: the next run goes on, and waits again. The login of NEW
-/// needs +info, +scan, +client|list, +get, +set and +eval, those of the others +info, +get, +set and +eval.
+/// then writes NEW into the fleet's record on each master. Give the clients the new list when the command has
+/// ended, and not before. You may end it at any time: the next run goes on, and waits again. The login of NEW
+/// needs +info, +scan, +client|list, +get, +set and +eval; the login of the other masters +info, +get, +set
+/// and +eval.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
     /// URL of the master that is replaced, as the list of masters has it; a login in it is ignored.
     old: String,
 
-    /// URL of the new master, as the clients will have it; without a login it gets that of OLD.
+    /// URL of the new master, as the clients will have it; without a login it gets the login of OLD.
     new: String,
 
     /// State that OLD is off for good, where it does not answer or refuses the clients' login.

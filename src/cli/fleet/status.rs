@@ -16,8 +16,8 @@ use crate::output::{add_paragraph, json_line, print, stdout_width};
 
 /// Show the settings that the masters have recorded, their clients, and what differs from these options.
 ///
-/// It changes nothing. Clients are connections of redlatch by their names, which have the library's version
-/// unless the client sets another one. They need the right +client|list.
+/// It changes nothing. Clients are listed by the names of their connections: the library's version, unless
+/// the client sets another name. This needs the right +client|list.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {

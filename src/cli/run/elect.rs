@@ -55,23 +55,24 @@ Exit codes:
        not end a process of the command
   126  the command cannot be executed
   127  the command was not found
-  Lost locks, other holders and unreachable masters do not end it. For one run
-  see `redlatch run`.
+  Lost locks, other holders and unreachable masters do not end it. To run a
+  command once, see `redlatch run`.
 
 Environment of the command:
-  As of `redlatch run --fenced`. REDLATCH_FENCING_TOKEN is the term: it is
-  larger than that of each leader before. Give it to the storage, which refuses
-  an older one. Candidates of the library (Client::lead) take part, too.
+  The same as with `redlatch run --fenced`. REDLATCH_FENCING_TOKEN is the term,
+  a number larger than the term of each earlier leader. Give it to the storage,
+  which refuses an older term. Candidates of the library (Client::lead) take
+  part, too.
 
 Pause:
-  1s after the command's end, so that another candidate leads meanwhile if
-  there is one. It doubles with each command that ends within 30s, up to 30s.
+  1s after the command's end, so that another candidate can lead. The pause
+  doubles with each command that ends within 30s, up to 30s.
 
 Loss, processes, signals, terminal:
-  As of `redlatch run`; its --help says more. A leader ends at --max-hold, too:
-  raise it for one that must not. A signal that asks redlatch to end goes on to
-  the command's group, and the command may take its time for its end. HUP is
-  such a signal: send it to the command itself if it reloads by it.
+  The same as with `redlatch run`; its --help says more. A leader also ends at
+  --max-hold: raise it for a leader that must go on. A signal that asks redlatch
+  to end goes on to the command's group, and redlatch waits for the command's
+  end. HUP is such a signal: to reload a command, send HUP to it directly.
 
 Examples:
   redlatch elect -m redis://a,redis://b,redis://c scheduler -- ./scheduler

@@ -17,8 +17,8 @@ use crate::options::MasterOptions;
 /// A command, its lock, and what is said of them.
 #[derive(clap::Args)]
 pub(crate) struct Job {
-    /// How long the lock lives on the masters unless it is extended, which happens at a third of it or
-    /// somewhat before.
+    /// How long the lock lives on the masters unless it is extended. redlatch extends it after a third of this
+    /// time or a little earlier.
     ///
     /// After a crash of this machine no other client gets the lock for up to this long. At most --max-ttl.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
@@ -26,23 +26,23 @@ pub(crate) struct Job {
 
     /// Time between TERM and KILL for the command if the lock is lost [default: a third of the validity].
     ///
-    /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the
-    /// grace is; by up to a sixth where the machine ran redlatch late before. TERM is sent so early that a
-    /// grace of up to a quarter of the TTL fits, or a seventh on such a machine. If redlatch could not run
-    /// until then (stopped, or the machine slept or was too busy), KILL comes at once when it does.
+    /// Even with a longer grace, KILL comes before the validity ends, when a twentieth of it (at most 1s) is
+    /// left, or up to a sixth where the machine ran redlatch late before. TERM comes early enough for a grace
+    /// of a quarter of the TTL, or of a seventh on such a machine. If redlatch cannot run in time (it is stopped, or the
+    /// machine sleeps or is too busy), KILL comes as soon as redlatch runs.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(super) grace: Option<Duration>,
 
-    /// How long extensions may keep the lock in all; near the end of it the command is ended as if the lock
-    /// were lost. A longer --ttl is not cut.
+    /// Longest time for which extensions keep the lock. Near its end the command is ended as if the lock were
+    /// lost. A longer --ttl is not cut.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
     pub(super) max_hold: Duration,
 
     /// Text by which others see who holds the lock: 1 to 64 bytes, or empty for none [default:
     /// HOST:PID:PROGRAM].
     ///
-    /// `redlatch inspect` and the error of a refused client may show it, to everybody who may read the
-    /// masters.
+    /// Everybody who may read the masters can see it, with `redlatch inspect` or in the error of a refused
+    /// client.
     #[arg(long, value_name = "TEXT")]
     pub(super) label: Option<String>,
 

@@ -21,18 +21,18 @@ use crate::output::{print_until, say};
 
 /// Acquire a lock, and leave it held under a handle in a file.
 ///
-/// For scripts in several steps: `redlatch release --handle FILE` frees it in a later step. The lock ends by
-/// itself when its TTL has passed, as nothing extends it. A program that uses the library can adopt it by the
-/// line in the file.
+/// For scripts in several steps: `redlatch release --handle FILE` releases the lock in a later step. Nothing
+/// extends the lock, so it ends by itself after its TTL. A program can adopt the lock through the library, with
+/// the line in the file.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// The file for the handle, which is written with mode 0600. A handle of the same lock that is there is
-    /// replaced once the lock is held, but not with --shared; any other file stays, and is an error.
+    /// The file for the handle, which is written with mode 0600. An older handle of the same lock is replaced
+    /// once the lock is held, but not with --shared. Any other file at this place stays, and is an error.
     #[arg(long, value_name = "FILE")]
     handle: PathBuf,
 
-    /// How long the lock lasts unless it is released or adopted before [default: --max-ttl].
+    /// How long the lock lasts unless it is released or adopted earlier [default: --max-ttl].
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     ttl: Option<Duration>,
 
