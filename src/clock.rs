@@ -75,7 +75,7 @@ mod suspend {
         (reading.awake, SUSPENDED.note(reading.suspended_since(*first)))
     }
 
-    /// Both clocks, first the one that counts sleep. If the thread or machine pauses in between, a sleep
+    /// Both clocks, first the clock that counts sleep. If the thread or machine pauses in between, a sleep
     /// looks shorter, and the next reading corrects it. The opposite order would invent a sleep.
     #[derive(Debug, Clone, Copy)]
     struct Reading {

@@ -373,7 +373,7 @@ impl Engine {
         self.core.locks.arm(&mut self.core.ground, id);
     }
 
-    /// Ends acquisitions, and held locks if they are to be released, then waits until no claim is left.
+    /// Ends acquisitions, and held locks with [`HeldLocks::Release`], then waits until no claim is left.
     fn drain(&mut self, held: HeldLocks, limit: Duration) -> Result<OpId, SubmitError> {
         // First, because the slots of operations that end below stay occupied until their outcomes are
         // fetched.

@@ -112,10 +112,10 @@ pub struct Denial {
     pub holder: HolderTtl,
     /// The holder, as far as known. Only meaningful for [`AcquireError::Contended`].
     pub held_by: HeldBy,
-    /// Label of the holder ([`crate::ConfigBuilder::holder_label`]), if it has one and this client knows it:
-    /// the holder is another caller of this client, the request stood in the masters' queues, or refusing
-    /// masters were asked for the holder ([`crate::ConfigBuilder::ask_holder`], on by default). Readers have
-    /// none. For display; it may belong to an earlier holder.
+    /// Label of the holder ([`crate::ConfigBuilder::holder_label`]), if it has one and this client knows it.
+    /// The client knows the label of its own callers, and of the holder for which a request stood in the
+    /// masters' queues. It asks refusing masters for other labels ([`crate::ConfigBuilder::ask_holder`], on by
+    /// default). Readers have no label. For display; it may belong to an earlier holder.
     pub holder_label: Option<Arc<str>>,
     /// Slots that were refused, at most 8, by number, if `held_by` says that a slot was asked for. `holder`
     /// and `holder_label` describe the slot that may be free first.

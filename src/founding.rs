@@ -12,9 +12,9 @@
 //! complete a first run, and nothing else: a master that restarted since then has another label, so the other
 //! masters' records do not match it.
 //!
-//! Masters are not asked at one moment: one may be used, and another restart in between. So the checks are
-//! repeated between the phases. Each process then declared was named by the first phase, and shows the keys
-//! of any lock that it has granted since.
+//! Masters are asked one after the other, so a master may be used or restart in between. So the checks are
+//! repeated between the phases. The second phase declares only processes that the first phase named, and finds
+//! the keys of any lock that they have granted since.
 
 mod again;
 mod replacement;
@@ -159,7 +159,7 @@ pub enum Why {
     /// It is taking another master's place.
     #[error("is replacing another master; finish that first: redlatch fleet replace")]
     Joining,
-    /// Its record lists no master at this address, which is to be replaced.
+    /// Its record does not list the address of the master that this run must replace.
     #[error(
         "has a record without {0}; give the address that clients use, or finish an earlier replacement first"
     )]

@@ -105,8 +105,8 @@ pub const QUEUED_COUNT_MAX: usize = 4096;
 /// Largest number of consecutive hand-overs of a lock between callers of an engine: 16.
 ///
 /// Then the lock is released, and the next caller stands behind other clients' waiters in the masters'
-/// queues. Where masters have no queues, the next caller pauses before it asks. The pause is drawn as after a
-/// failed attempt that took as long as an average turn of the row, so its mean is about two turns. Other
+/// queues. Where masters have no queues, the next caller pauses before it asks. The pause is drawn as if an
+/// attempt as long as an average turn of the row had failed, so its mean is about two turns. Other
 /// clients therefore find the lock free for about a tenth of the time, for turns up to the longest retry
 /// delay. Half as many turns would double this cost for the callers of a busy engine. Turns shorter than a
 /// millisecond, the shortest pause, leave more to other clients: an empty turn on loopback takes a sixth of a
@@ -255,8 +255,8 @@ pub(crate) const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
 /// A longer list counts as unknown.
 pub(crate) const PROBE_LIST_SIZE_MAX: usize = 4 * 1024 * 1024;
 
-/// The same for a key's name: one byte more than the longest key of a lock, which is the queue of a slot, so
-/// that a longer key is known to be none.
+/// The same for a key's name. The longest key of a lock, the queue of a slot, is one byte shorter, so a name of
+/// this size shows that the key belongs to no lock.
 pub(crate) const PROBE_NAME_SIZE_MAX: usize =
     PREFIX_SIZE_MAX + "redlatch:wait:".len() + SLOT_PART_SIZE_MAX + RESOURCE_SIZE_MAX + 1;
 

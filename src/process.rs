@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn fork_check_is_skipped_only_briefly() {
         let at = |ns: u64| Duration::from_nanos(ns);
-        // Last check, current time, and whether a fork and the process itself then count as forks.
+        // Last check, current time, and whether a fork is then noticed.
         for (checked_ns, now_ns, is_fork_seen) in [
             (0, 0, true),
             (0, 9_999, true),

@@ -169,7 +169,7 @@ impl fmt::Debug for Reply<'_> {
 /// its own. Arrays are equal if their elements and attributes are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Array<'a> {
-    /// Number of elements, not counting those of inner arrays. A map's pair counts as two.
+    /// Number of elements, without the elements of inner arrays. A map's pair counts as two.
     count: usize,
     /// Exactly `count` encoded replies that the decoder has accepted.
     body: &'a [u8],

@@ -149,7 +149,7 @@ fn refused_in_child(
     drop((kept, extended));
 }
 
-/// Its state is a mutex of its own, which the fork may find locked by another thread.
+/// Its state has a separate mutex, which the fork may find locked by another thread.
 // I127
 fn a_reentrant_lock_is_refused(fleet: &Fleet) {
     let client = Client::open(settings(fleet)).expect("an event loop");

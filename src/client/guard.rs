@@ -26,7 +26,8 @@ use crate::lock::{FencingToken, MasterSet, Token};
 /// not block; only the client's last handle waits, at most 100 ms. The release is sent with the client's next
 /// write, at most 1 ms later ([`crate::limits::DROP_LINGER`]), or when the dropping thread ends. On Linux
 /// with glibc this includes the main thread, so a process may end right after a drop on the main thread,
-/// except in a panic hook. A thread of [`std::thread::scope`] may end after its scope unless it is joined.
+/// except in a panic hook. A thread of [`std::thread::scope`] may end after the scope: join the thread if the
+/// release must be sent earlier.
 ///
 /// [`Guard::leave`] and [`Guard::leave_for`] give up the lock without a release, for jobs that run once per
 /// interval.

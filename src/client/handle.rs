@@ -375,7 +375,7 @@ fn start(config: Config) -> Result<Arc<Mutex<Opening>>, ConnectError> {
         shared.result = Some(result);
         let waker = shared.waker.take();
         drop(shared);
-        // Before the waker, which may run foreign code: if the task is gone, this drop ends the client.
+        // Dropped before the waker runs foreign code. If the task is gone, this drop ends the client.
         drop(its);
         waker.into_iter().for_each(Waker::wake);
     })?;

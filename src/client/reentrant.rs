@@ -96,9 +96,9 @@ impl LockRequest<'_> {
 }
 
 impl ReentrantLock {
-    /// Takes a hold: at once if this owner has the lock, otherwise like [`LockRequest::acquire`], together
-    /// with all callers of this owner that want the lock at the same time. A caller that joins gets the rest
-    /// of the validity, however short, and no new TTL. Automatic extension serves all holds.
+    /// Takes a hold. If this owner has the lock, returns at once, with the rest of the validity, however short,
+    /// and no new TTL. Otherwise acquires the lock like [`LockRequest::acquire`], in one attempt for all callers
+    /// of this owner that want the lock at the same time. Automatic extension serves all holds.
     ///
     /// The holder of a plain [`Guard`] of the same name is another owner, even on the same thread: this call
     /// then waits for that guard.

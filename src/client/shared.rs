@@ -46,7 +46,7 @@ use woken::Woken;
 /// for a pair, and 3.2 if four may write for themselves.)
 const DIRECT_WRITE_MAX: usize = 1;
 
-/// Number of unsent requests of tasks, for each master, from which a write no longer waits for the leader. A
+/// Once tasks have submitted this many requests for each master, they write without waiting for the leader. A
 /// server then works on some requests while the tasks submit others. (`floor client-tasks 128`, one server:
 /// 0.70 of the raw loop without it, 1.10 with it. A write costs a system call for each master, so more
 /// masters wait for more.)

@@ -194,8 +194,8 @@ impl AcquireSlot {
                 }
                 (Some(_), Asking::Nothing) => panic!("polled after it was ready"),
             };
-            // The drop gives up what the last step left under way. Its bytes go out with those of the next
-            // step.
+            // The drop gives up what the last step left under way. Its releases go out with the next step's
+            // requests.
             self.asking = Asking::Nothing;
             let request = &self.request;
             self.asking = match step {

@@ -82,7 +82,7 @@ pub enum SetStep<L> {
         attempts: u32,
         /// Duration of the last round.
         took: Duration,
-        /// The rest of the wait: the longest pause.
+        /// Longest pause: the rest of the wait.
         limit: Duration,
     },
     /// Hand out all locks, sorted by place.

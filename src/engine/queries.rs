@@ -148,7 +148,7 @@ pub(super) fn handle_reader_count(
     } else if let (Some(op), Ok(count)) = (locks.ops.find_mut(id), count)
         && op.is_denied()
     {
-        // Keeps the largest count, unless a master reports none. The wait may end before the last answer.
+        // Keeps the largest count, unless a master reports 0 readers. The wait may end before the last answer.
         let readers = &mut op.tries.obstacle.readers;
         *readers = if count == 0 { 0 } else { count.max(*readers) };
     }

@@ -164,7 +164,7 @@ classes! {
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     ForceUnlockError {
-        // The lock may belong to another holder by now, and a repetition would delete it.
+        // The lock may belong to another holder now, and a repetition would delete it.
         Self::Unconfirmed(_) => ErrorClass::Unconfirmed,
         Self::Overloaded => ErrorClass::Overloaded,
         Self::Input(_) => ErrorClass::Rejected,

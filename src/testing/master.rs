@@ -168,7 +168,7 @@ impl Master {
     pub fn kill(&mut self) {
         self.connection = None;
         if let Some(mut child) = self.child.take() {
-            // Both succeed for a child that nobody else waited for.
+            // Both fail only if somebody else has waited for the child.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -10,7 +10,7 @@
 //! conns       connections, messages, reports of a server about itself
 //! commands    commands on keys ──┐
 //! scripts     scripts, in Rust ──┴── data    keys, types, ends, memory
-//! lua         Lua scripts: those of parked attempts, and all others if a test wants it
+//! lua         Lua scripts: of parked attempts, and all others if a test wants it
 //! ```
 
 #![allow(missing_docs, reason = "its tests and the simulator use it: it is hidden")]

@@ -35,7 +35,7 @@ fn descendants_outside_the_group_end_with_the_lock() {
         format!("setsid sh -c 'echo $$; {FOREVER}' & wait"),
         // The same, orphaned: its parent has ended.
         format!("(setsid sh -c 'echo $$; {FOREVER}' &); {FOREVER}"),
-        // The command ends at TERM, and the orphan has an orphan of its own.
+        // The command ends at TERM, and its orphan leaves another orphan.
         format!("(setsid sh -c 'echo $$; setsid sh -c \"{FOREVER}\" & wait' &); {FOREVER}"),
     ] {
         // The grace is a third of the TTL, which a busy machine must not use up.

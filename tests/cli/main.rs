@@ -1,6 +1,6 @@
 //! The command line as users meet it: the built `redlatch` with real `redis-server` processes.
 //!
-//! Each command leads a process group of its own, so that the tests do the same with and without a terminal.
+//! Each command leads its own process group, so that the tests do the same with and without a terminal.
 
 mod address_tests;
 mod again_tests;

@@ -37,7 +37,7 @@ pub(crate) fn work(master: &mut Master) -> Work {
 }
 
 /// Waits until each master has carried out this many more commands. Returns each master's number of reads,
-/// without those of the test's own questions.
+/// without the reads of the test's own questions.
 pub(crate) fn reads_of(fleet: &mut Fleet, count: usize, before: &[Work]) -> Vec<usize> {
     let mut reads = Vec::new();
     for (master, before) in fleet.masters().zip(before) {

@@ -12,8 +12,8 @@ use redlatch_support::{Blocking, Fleet, PATIENCE, block_on, eventually};
 use crate::harness::{LONG, TTL, await_held, open};
 
 const WAIT: Duration = Duration::from_secs(2);
-/// Far above the processor time of two seconds' turns, and far below that of a loop without a pause on a busy
-/// machine.
+/// Far above the processor time of two seconds' turns, and far below the processor time of a loop without a pause
+/// on a busy machine.
 const CPU_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Processor time of this thread so far.

@@ -32,7 +32,7 @@ pub(crate) fn open(urls: &[String], answer_timeout: Duration) -> Client {
 }
 
 /// Name of the connections of this fleet's clients. A client of another test may reach a master whose port
-/// belonged to a dead master of its own.
+/// belonged to a dead master of that test.
 fn name_of(urls: &[String]) -> String {
     let port: String = urls[0].chars().filter(char::is_ascii_digit).collect();
     format!("of-{port}")

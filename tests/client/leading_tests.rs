@@ -48,7 +48,6 @@ fn wait_for(client: &Client, name: &str, is_task: bool) -> Instant {
 
 /// A thread leads while another thread or task waits beside it. The leader leaves with its lock, and the
 /// other caller must still get its own.
-/// own all the same.
 fn served_after_the_leader_left(fleet: &mut Fleet, [holder, client]: [&Client; 2], other: Other) -> Duration {
     let [first, second] = ["a", "b"].map(|name| holder.lock(name).ttl(TTL).try_acquire().expect("free"));
     ["a", "b"].into_iter().for_each(|name| await_held(fleet, name));

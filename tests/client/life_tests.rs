@@ -128,7 +128,7 @@ fn a_lock_lives_in_any_executors_task() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Threads and tasks that hold the same few locks in turn, and locks of their own.
+/// Threads and tasks that hold the same few locks in turn, and each a lock that nobody else uses.
 fn contend(client: &Client, is_driven: bool) {
     const CALLERS: usize = 12;
     const ROUNDS: usize = 40;

@@ -478,7 +478,7 @@ fn a_silent_master_is_released_not_handed_over() {
     rig.release(held, false);
     assert_eq!(next_holder(&mut rig), next);
     rig.resume_master(2);
-    // It has carried out SET and release by now, and is asked again for the lock that it missed.
+    // It has now carried out SET and release, and is asked again for the lock that it missed.
     assert_eq!((rig.holder_count("a"), rig.engine.margin(next)), (3, 1));
     rig.release(next, false);
     rig.run_for(ms(100));

@@ -61,7 +61,7 @@ impl Options {
 }
 
 /// # Errors
-/// The fault of the options.
+/// What is wrong with the options.
 pub fn check(options: &Options) -> Result<(), String> {
     for id in options.only.iter().filter(|id| *id != "counts") {
         Scenario::find(id).map_err(|unknown| format!("{unknown}, counts"))?;

@@ -89,7 +89,7 @@ impl Player {
             return player;
         }
         if one_stopped && peer == Peer::RawQuorum {
-            addresses.remove(0); // it cannot lose one; the quorum of four is that of five
+            addresses.remove(0); // it cannot lose one; four masters have the same quorum as five
         }
         let process = Process::start(&Job { peer, work: scenario.work.clone(), addresses });
         match process.line(READY_PATIENCE) {

@@ -163,7 +163,7 @@ impl Shared {
         inner.background.is_favoured = false;
         inner.wake_leader();
         drop(inner);
-        // The replaced drive learns that another one drives.
+        // Wakes the replaced drive, which then finds the new drive in its place.
         wake_all(replaced.map(|drive| drive.waker));
         Ok(Drive { shared: Arc::downgrade(self), registry, is_watched })
     }

@@ -489,7 +489,7 @@ fn a_call_and_a_leader_wake_the_observer() {
             Ok(thread::spawn(if name == "redlatch" { Box::new(|| ()) } else { run }))
         });
         let shared = started.expect("it starts");
-        // Each time that the observer's thread is asleep.
+        // Again and again, with the observer's thread asleep.
         for _ in 0..100 {
             end(&shared);
             // A leader also finds out that nothing listens.

@@ -57,8 +57,8 @@ pub(crate) enum Votes {
     Decide,
     /// Votes add to the lock's margin.
     AddToMargin,
-    /// Votes do not say who holds the lock: a release is queued after the `SET`, or the lock was extended, so
-    /// that the key ends too early where only the `SET` was executed.
+    /// Votes do not show who holds the lock. A release is queued after the `SET`; or the lock was extended, and
+    /// the key ends too early on a master that executed only the `SET`.
     Void,
 }
 

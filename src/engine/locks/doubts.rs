@@ -22,7 +22,8 @@ pub(crate) struct Doubts {
     /// Masters that answered that they did not run the `SET`. They get releases like the others, because a
     /// proxy may send such an answer after a `SET` that ran. Their keys do not count as left behind.
     pub(crate) unrun: MasterSet,
-    /// Masters that owe an answer to another `SET`. Whatever they say before it, the key may exist after it.
+    /// Masters that owe an answer to another `SET`. Whatever they answer before it, that `SET` may still write
+    /// the key.
     pub(crate) owes_repair: MasterSet,
     /// Masters that owe an answer to an extension.
     pub(crate) owes_extension: MasterSet,

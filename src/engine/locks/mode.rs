@@ -135,7 +135,7 @@ impl ModeState {
         }
     }
 
-    /// Learns a better token if masters refuse that of a parked attempt. Returns whether the next round
+    /// Learns a better token if masters refuse a parked attempt's token. Returns whether the next round
     /// follows without a pause.
     pub(crate) fn renumbers(
         &mut self,

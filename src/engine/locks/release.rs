@@ -5,8 +5,8 @@
 //!
 //! A lock left for a time ends in the same way, with another command: each master gets the rest of the time
 //! as the key's TTL, again over a new connection, until it answers. A master without an answer gets a release
-//! when the time is over. An answer counts within the answer limit after its sending. A later answer may mean
-//! that the master also started the rest later, so that master gets the remaining time again.
+//! when the time is over. An answer counts within the answer limit after its sending. A master whose answer
+//! comes later may have started the time later, too, so it gets the time that is then left.
 
 use std::time::Instant;
 
@@ -299,7 +299,7 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: R
 pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     let now = core.ground.now;
     let claim = core.locks.claims.get(id);
-    // Without a release the deadline belongs to the slot's previous claim.
+    // Without a release the deadline is an old one: it belongs to the slot's previous claim.
     let Some(release) = claim.release else { return };
     let (limit, is_owned) = (claim.answer_limit, claim.is_owned);
     let mut due = release.started + limit;

@@ -16,7 +16,7 @@ use crate::lock::{Drift, Ttl};
 pub(crate) struct Renewal {
     /// TTL that each renewal asks for.
     ttl: Ttl,
-    /// When the next renewal is due; `None` without another one.
+    /// When the next renewal is due; `None` if no renewal follows.
     pub(crate) renew_at: Option<Instant>,
     /// No renewal extends the lock beyond this time.
     pub(crate) hold_until: Instant,

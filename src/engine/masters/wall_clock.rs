@@ -38,7 +38,7 @@ impl WallClock {
         self.caller_us(now).saturating_add_signed(self.skew_us)
     }
 
-    /// Takes the time that the masters answered at this moment.
+    /// Learns the masters' time `time_us` at the moment `now`.
     pub(crate) fn learn(&mut self, now: Instant, time_us: u64) {
         // Both are far below 64 bits.
         self.skew_us = time_us.cast_signed().wrapping_sub(self.caller_us(now).cast_signed());

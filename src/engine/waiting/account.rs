@@ -55,7 +55,7 @@ impl Accounts {
     }
 
     /// Copies the last holder from the account `from` to the account `to`, for an operation that ends its
-    /// wait behind another one.
+    /// wait behind another operation.
     pub(crate) fn share_holder(&mut self, from: Id, to: Id) {
         let holder = self.find(from).and_then(|it| Some((it.holder_since?, it.holder_label.clone())));
         if let Some((since, label)) = holder {

@@ -110,8 +110,8 @@ pub fn a_swap_that_comes_late_leaves_no_key() -> Verdict {
     let mut world = world(1, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
     // The connection ends for the client, and the swap that it sent arrives a second later. Releases fail at
-    // first. The first successful release is that of the new token, before the swap; the next is that of the
-    // old one, after it.
+    // first. The first successful release is for the new token, before the swap; the next is for the old token,
+    // after the swap.
     for release in ["release", "release_serve"] {
         world.masters[0].model.errors.insert(by_digest(release), "OOM no".to_owned());
     }

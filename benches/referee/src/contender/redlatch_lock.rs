@@ -13,8 +13,8 @@ pub(crate) struct Ours {
     name: String,
     ttl: Duration,
     lease: Option<Lease>,
-    /// Whether it drives its client during a hold, which restores keys that a restart lost, often before
-    /// another client comes. A control that did so would rarely be caught.
+    /// Whether it drives its client during a hold. The client then restores keys that a restart lost, often
+    /// before another client comes, so a control that drives would rarely be caught.
     is_driven: bool,
 }
 

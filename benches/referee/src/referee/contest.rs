@@ -123,7 +123,7 @@ impl Contest {
                 .take(SHOWN_COUNT_MAX)
                 .for_each(|it| eprintln!("    {it}"));
         }
-        // Nobody had a lock, which may be the longest such time.
+        // Seconds without a lock at the end, which may be the longest time without a lock.
         let is_idle = |it: &&Value| it["locks"] == 0;
         let seconds_read = seconds.len().min(time);
         let idle = time - seconds_read + seconds[..seconds_read].iter().rev().take_while(is_idle).count();

@@ -46,7 +46,7 @@ fn lines_of_a_contender_are_visits_and_calls() {
         // Without a stated end, the validity is the TTL.
         ("acquired 500;released 1500", [1, 0, 0, 0, 0, 0]),
         ("acquired 500;released 1501", [1, 0, 1, 0, 0, 0]),
-        // A new lock ends the one before. A call without a reported end has not ended.
+        // A new lock ends the last one. A call without a reported end has not ended.
         ("acquired 0;acquired 100;released 200", [2, 0, 0, 0, 0, 0]),
         ("acquired 0;released 100;acquired 5000;refused 6000", [1, 1, 0, 0, 0, 0]),
         ("released 0;released 10;done 1020;done 9000", [0, 0, 0, 0, 0, 10]),

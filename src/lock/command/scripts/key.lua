@@ -104,7 +104,7 @@ local function write(lock, fence, entry, now_ms)
     end
     return nil
   end
-  -- The fence first, so that a failure in between locks nothing. The token keeps the digits that it was given with.
+  -- The fence first, so that a failure in between locks nothing. The token is copied as text, digit by digit.
   if entry.mode == 'f' then
     local set = redis.pcall('set', fence, string.match(entry.token, '^0*(.*)$'), 'px', entry.fence_ttl_ms)
     if set.err then

@@ -107,8 +107,8 @@ end
 -- `held` and `holder`, which are kept up to date. `own` is the entry whose own command runs: the reply is its grant,
 -- and nothing is published. `is_brief` says that this entry does not stay. `ended` is a value that the call has ended.
 --
--- Adds to `call`: `is_granted`, the own entry has the lock; `notified`, other waiters got it or were rung; `more`, the
--- call stopped at its limit; `reason` and `largest`, why the own token is refused; `error`, why the own write failed.
+-- Adds to `call`: `is_granted`, the entry `own` has the lock; `notified`, other waiters got it or were rung; `more`,
+-- the call stopped at its limit; `reason` and `largest`, why the token of `own` is refused; `error`, why its write failed.
 local function serve(call)
   local removed_count, reader_count = 0, 0
   while true do
