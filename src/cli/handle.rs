@@ -37,9 +37,9 @@ pub(crate) struct Args {
 const RELEASE_HELP: &str = "\
 Exit codes:
   0 if a quorum of masters has no such lock any more, or there is no file, 64
-  bad usage, a damaged file, one that others can read, or one of other masters,
-  69 if fewer than a quorum said so (the file stays), 70 if the operating
-  system refused something
+  bad usage, or a file that is damaged, belongs to other masters or is readable
+  by other users, 69 if fewer than a quorum answered so (the file stays), 70 if
+  the operating system refused something
 
 Example, for a unit of systemd:
   ExecStart=redlatch run --handle ${RUNTIME_DIRECTORY}/lock nightly-report -- ./report.sh

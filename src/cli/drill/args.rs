@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COMMAND")]
     pub(super) contender: Option<String>,
 
-    /// Allow a fault: CLIENT PAUSE, which stops all clients of a master, also those of other services.
+    /// Allow a fault: CLIENT PAUSE, which stops all clients of a master, also of other services.
     #[arg(long)]
     pub(super) pause: bool,
 
@@ -79,7 +79,7 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0 if no lock had two holders, 1 if one had, 2 if a hook could not heal its
+  0 if no lock had two holders, 1 if a lock had, 2 if a hook could not heal its
   master or an allowed kind of fault never happened, 64 bad usage, 69 if too
   few masters can grant or nobody got a lock, 70 if the operating system
   refused something, 75 if another drill runs or has left keys, 130 after
