@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::Poll;
 
@@ -192,6 +192,12 @@ impl DoubleMaster<'_> {
     /// Executes commands of this name again.
     pub fn allow(self, command: &str) {
         self.hub.lock().allow(self.index, command);
+    }
+
+    /// Returns the names of all keys, in ascending order. This crate's record of the fleet is one of them.
+    #[must_use]
+    pub fn keys(self) -> Vec<String> {
+        self.hub.lock().keys(self.index, Instant::now())
     }
 
     /// Sends one command over a new connection, and reads the reply. The master knows the commands on

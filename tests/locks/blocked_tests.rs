@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{Client, HeldLocks};
-use redlatch_support::{Blocking, Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{Blocking, PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, TTL, await_held, open};
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use redlatch::error::LockReentrantError;
 use redlatch::{Acquire, AcquireError, Cancel, Client, Guard, HeldLocks, ReentrantLock};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{
     Count, LONG, TTL, assert_nothing_left, assert_nothing_left_of, drive_on_tokio, open, poll_once,

@@ -10,7 +10,8 @@ use std::time::Duration;
 use redlatch::error::{CredentialsError, ProviderError};
 use redlatch::status::{MasterState, Warning};
 use redlatch::{AcquireError, Client, Config, ConfigBuilder, Credentials, Event};
-use redlatch_support::{Blocking, Fleet, PATIENCE, Until, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{Blocking, PATIENCE, Until, eventually};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config};
 
@@ -66,10 +67,10 @@ impl Vault {
 }
 
 /// Starts masters whose user `app` has this password.
-fn start(count: usize, password: &str) -> Fleet {
-    let mut fleet = Fleet::start(count);
+fn start(count: usize, password: &str) -> Option<Fleet> {
+    let mut fleet = Fleet::servers(count)?;
     set_user(&mut fleet, &format!("on >{password} ~* &* +@all"));
-    fleet
+    Some(fleet)
 }
 
 fn set_user(fleet: &mut Fleet, rule: &str) {
@@ -131,7 +132,7 @@ fn why_down(client: &Client, index: usize) -> String {
 // I141
 #[test]
 fn a_password_changes_under_load_and_no_lock_is_lost() {
-    let mut fleet = start(5, "pw0");
+    let Some(mut fleet) = start(5, "pw0") else { return };
     let urls = fleet.urls();
     let vault = Vault::new(&urls, "pw0");
     let clients = [(); 2].map(|()| open_patient(vault.serve(config(&urls, LONG))));
@@ -177,7 +178,7 @@ fn a_password_changes_under_load_and_no_lock_is_lost() {
 // I54
 #[test]
 fn a_waiter_is_served_behind_changed_credentials() {
-    let mut fleet = start(3, "pw0");
+    let Some(mut fleet) = start(3, "pw0") else { return };
     let urls = fleet.urls();
     let vault = Vault::new(&urls, "pw0");
     let holder = open(config(&urls, LONG));
@@ -204,7 +205,7 @@ fn a_waiter_is_served_behind_changed_credentials() {
 // I142
 #[test]
 fn a_bad_provider_costs_its_masters_only() {
-    let mut fleet = start(5, "s3cret");
+    let Some(mut fleet) = start(5, "s3cret") else { return };
     let urls = fleet.urls();
     let vault = Vault::new(&urls, "s3cret");
     let (end, ended) = mpsc::channel();
@@ -240,7 +241,7 @@ fn a_bad_provider_costs_its_masters_only() {
 // I141
 #[test]
 fn refused_credentials_stay_until_the_server_closes() {
-    let mut fleet = start(3, "right");
+    let Some(mut fleet) = start(3, "right") else { return };
     let urls = fleet.urls();
     let vault = Vault::new(&urls, "right");
     let (sender, events) = mpsc::channel();
@@ -277,7 +278,7 @@ fn refused_credentials_stay_until_the_server_closes() {
 // I142
 #[test]
 fn a_redlock_renews_credentials_in_its_calls() {
-    let mut fleet = start(3, "pw0");
+    let Some(mut fleet) = start(3, "pw0") else { return };
     let urls = fleet.urls();
     let vault = Vault::new(&urls, "pw0");
     let settings = vault.serve(config(&urls, LONG)).connect_timeout(LONG).build().expect("valid settings");
@@ -308,7 +309,7 @@ fn a_connection_returns_without_a_call(fleet: &mut Fleet, builder: ConfigBuilder
 // I144
 #[test]
 fn an_idle_client_reconnects_with_its_provider() {
-    let mut fleet = start(3, "pw");
+    let Some(mut fleet) = start(3, "pw") else { return };
     // Credentials without an end, so that no renewal makes the client's thread look.
     let builder = config(&fleet.urls(), LONG).credentials(|_| Ok(Credentials::new("pw").user("app")));
     a_connection_returns_without_a_call(&mut fleet, builder);
@@ -317,7 +318,7 @@ fn an_idle_client_reconnects_with_its_provider() {
 // I144
 #[test]
 fn an_idle_client_reconnects_by_host_names() {
-    let mut fleet = Fleet::start(3);
+    let Some(mut fleet) = Fleet::servers(3) else { return };
     let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("127.0.0.1", "localhost")).collect();
     assert!(urls.iter().all(|url| url.contains("localhost")), "{urls:?}");
     a_connection_returns_without_a_call(&mut fleet, config(&urls, LONG));
@@ -336,7 +337,7 @@ fn a_provider_needs_urls_without_a_login() {
 
 #[test]
 fn a_password_file_is_read_at_each_connect() {
-    let mut fleet = Fleet::start(1);
+    let Some(mut fleet) = Fleet::servers(1) else { return };
     assert_eq!(fleet.master(0).ask("CONFIG SET requirepass first").text(), "OK");
     let path = std::env::temp_dir().join(format!("redlatch-reread-{}", std::process::id()));
     std::fs::write(&path, "first\n").expect("a directory for temporary files");

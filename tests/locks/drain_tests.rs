@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{AcquireError, Client, HeldLocks, LockEnd};
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{
     Count, LONG, TTL, await_held, await_no_keys, await_waiters, config, open, poll_once, poll_with, within,

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::{Client, ExtendError, Guard, Release, limits};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, Raw, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, Raw, block_on, eventually};
 
 use crate::harness::{
     Count, LONG, TTL, assert_nothing_left, await_connections, await_no_keys, open, poll_once, poll_with,

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use redlatch::error::LockReentrantError;
 use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine, ReentrantLock};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::{Fleet, Master};
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;
 use crate::harness::{Count, LONG, TTL, assert_nothing_left, await_held, config, open, poll_once, within};
@@ -151,6 +152,7 @@ fn quarantined(fleet: &Fleet) -> Config {
 #[test]
 fn a_quarantine_beyond_the_wait_is_an_error_at_once() {
     let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(Master::restart);
     let client = Client::open(quarantined(&fleet)).expect("an event loop");
     eventually(PATIENCE, "all are connected", || {
         client

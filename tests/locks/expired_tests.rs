@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{Client, ExtendError, Guard, HeldLocks, LockEnd};
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, open, within};
 

@@ -8,7 +8,8 @@ use redlatch::error::InputError;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, ErrorClass, Guard, limits};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, Master, PATIENCE, Raw, assert_sooner, eventually};
+use redlatch_support::stage::{Fleet, Master};
+use redlatch_support::{PATIENCE, Raw, assert_sooner, eventually};
 
 use crate::harness::{
     LONG, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, within,
@@ -155,7 +156,7 @@ fn wait_in_task(client: &Client) -> impl Sized {
 #[test]
 fn dead_waiters_cost_nothing_however_many() {
     within("the lock is had", || {
-        let mut fleet = Fleet::start(3);
+        let Some(mut fleet) = Fleet::servers(3) else { return };
         let client = open(&fleet.urls(), LONG);
         let lock = client.lock("a").fair().ttl(TTL);
         put_waiters(&mut fleet, 5, "redlatch:c:nobody");
@@ -174,7 +175,7 @@ fn dead_waiters_cost_nothing_however_many() {
 #[test]
 fn paused_waiter_loses_its_turn() {
     within("the lock is had", || {
-        let mut fleet = Fleet::start(3);
+        let Some(mut fleet) = Fleet::servers(3) else { return };
         let client = open(&fleet.urls(), LONG);
         let channel = b"redlatch:c:still";
         let _standing: Vec<_> = fleet.masters().map(|master| master.send(&[b"SUBSCRIBE", channel])).collect();
@@ -206,7 +207,7 @@ fn waiters(master: &mut Master) -> Vec<Vec<u8>> {
 #[test]
 fn a_waiter_that_is_cut_off_keeps_its_place() {
     within("each waiter has the lock", || {
-        let mut fleet = Fleet::start(3);
+        let Some(mut fleet) = Fleet::servers(3) else { return };
         let [holder, first, second] = clients(&fleet);
         let guard = hold(&holder, &mut fleet);
         let first = wait_behind(&mut fleet, 0..3, &first, 0);
@@ -318,7 +319,7 @@ fn poll_for_a_fair_lock(fleet: &mut Fleet, clients: [Client; 2]) -> Vec<(&'stati
 #[test]
 fn a_server_without_messages_is_polled() {
     within("each waiter has the lock", || {
-        let mut fleet = Fleet::start_with(3, &["--rename-command", "HELLO", ""]);
+        let Some(mut fleet) = Fleet::servers_with(3, &["--rename-command", "HELLO", ""]) else { return };
         let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
         let refused = poll_for_a_fair_lock(&mut fleet, clients);
         assert_eq!(refused.iter().filter(|(name, _)| *name == "HELLO 3").count(), 3, "{refused:?}");
@@ -330,7 +331,7 @@ fn a_server_without_messages_is_polled() {
 fn a_login_that_may_not_queue_is_polled() {
     within("each waiter has the lock", || {
         for missing in ["-subscribe -ssubscribe", "resetchannels", "-zrem", "-zrangebyscore", "-exists"] {
-            let mut fleet = Fleet::start(3);
+            let Some(mut fleet) = Fleet::servers(3) else { return };
             let rules = format!("ACL SETUSER locker on >pw ~* &* +@all {missing}");
             fleet.masters().for_each(|master| assert_eq!(master.ask(&rules).text(), "OK"));
             let urls: Vec<_> =
@@ -355,7 +356,7 @@ fn count_scripts(master: &mut Master) -> u64 {
 // I58
 #[test]
 fn the_scripts_are_sent_to_each_master_once() {
-    let mut fleet = Fleet::start(3);
+    let Some(mut fleet) = Fleet::servers(3) else { return };
     let client = open(&fleet.urls(), LONG);
     eventually(PATIENCE, "each master is asked", || {
         client.masters().iter().all(|master| master.state == MasterState::Ready)
@@ -378,7 +379,7 @@ fn the_scripts_are_sent_to_each_master_once() {
 
 #[test]
 fn a_queue_that_is_full_says_so() {
-    let mut fleet = Fleet::start(1);
+    let Some(mut fleet) = Fleet::servers(1) else { return };
     let client = open(&fleet.urls(), LONG);
     // While the lock is free, dead waiters are removed.
     let _guard = client.lock("a").ttl(TTL).try_acquire().expect("free");
@@ -391,7 +392,7 @@ fn a_queue_that_is_full_says_so() {
 
 #[test]
 fn a_full_queue_is_no_outage() {
-    let mut fleet = Fleet::start(3);
+    let Some(mut fleet) = Fleet::servers(3) else { return };
     let client = open(&fleet.urls(), LONG);
     let _guard = client.lock("a").ttl(TTL).try_acquire().expect("free");
     put_waiters(&mut fleet, limits::WAITER_COUNT_MAX, "redlatch:c:nobody");

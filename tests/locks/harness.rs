@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, eventually};
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// TTL of locks whose expiry no test awaits: no key expires within [`PATIENCE`].
@@ -38,12 +39,12 @@ fn name_of(urls: &[String]) -> String {
     format!("of-{port}")
 }
 
-/// Waits until each master has this many connections of this fleet's clients.
+/// Waits until each master has this many connections of this fleet's clients. The double lists none.
 pub(crate) fn await_connections(fleet: &mut Fleet, count: usize) {
     let name = format!(" name={} ", name_of(&fleet.urls()));
     for master in fleet.masters() {
         eventually(PATIENCE, "the connections are opened or closed", || {
-            master.ask("CLIENT LIST").text().matches(&name).count() == count
+            master.counted("CLIENT LIST").is_none_or(|list| list.matches(&name).count() == count)
         });
     }
 }
@@ -53,7 +54,7 @@ pub(crate) fn await_subscribed(fleet: &mut Fleet) {
     let name = format!(" name={} ", name_of(&fleet.urls()));
     for master in fleet.masters() {
         eventually(PATIENCE, "its connection hears of grants", || {
-            let list = master.ask("CLIENT LIST").text();
+            let Some(list) = master.counted("CLIENT LIST") else { return true };
             let own: Vec<_> = list.lines().filter(|line| line.contains(&name)).collect();
             matches!(own[..], [line] if line.contains(" ssub=1 "))
         });

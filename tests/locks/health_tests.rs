@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine};
-use redlatch_support::{Blocking, Fleet, PATIENCE, eventually};
+use redlatch_support::stage::{Fleet, Master};
+use redlatch_support::{Blocking, PATIENCE, eventually};
 
 use crate::harness::{LONG, TTL, config, open, within};
 
@@ -40,7 +41,8 @@ fn health_counts_the_masters_that_may_fail() {
 // I134
 #[test]
 fn a_fleet_in_quarantine_is_not_ready() {
-    let fleet = Fleet::start(3);
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(Master::restart);
     let max_ttl = Duration::from_secs(2);
     let settings = Config::builder().masters(fleet.urls()).max_ttl(max_ttl).answer_timeout(LONG);
     let client = settings.connect().expect("an event loop");
@@ -56,7 +58,7 @@ fn a_fleet_in_quarantine_is_not_ready() {
 
 #[test]
 fn a_replica_is_not_ready() {
-    let mut fleet = Fleet::start(2);
+    let Some(mut fleet) = Fleet::servers(2) else { return };
     let other = fleet.urls()[0].rsplit(':').next().expect("a port").to_owned();
     assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {other}")).text(), "OK");
     let client = open(&fleet.urls()[1..], LONG);

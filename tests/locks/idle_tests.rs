@@ -4,13 +4,14 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::limits;
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, TTL, await_connections, config, open};
 
 #[test]
 fn closed_idle_connections_are_made_again() {
-    let mut fleet = Fleet::start(3);
+    let Some(mut fleet) = Fleet::servers(3) else { return };
     // A long limit, so that no connection's deadline makes the client's thread look.
     let builder = config(&fleet.urls(), LONG).connect_timeout(Duration::from_secs(3600));
     let client = builder.connect().expect("an event loop");
@@ -28,7 +29,7 @@ fn closed_idle_connections_are_made_again() {
 
 #[test]
 fn closed_idle_connections_cost_no_call_of_a_thread() {
-    let mut fleet = Fleet::start(3);
+    let Some(mut fleet) = Fleet::servers(3) else { return };
     let client = open(&fleet.urls(), LONG);
     // A slow machine may need several tries.
     eventually(PATIENCE, "a call on healthy masters succeeds", || {

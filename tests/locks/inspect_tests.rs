@@ -5,7 +5,8 @@ use std::time::Duration;
 use redlatch::ExtendError;
 use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
 use redlatch::inspection::LockStatus;
-use redlatch_support::{Fleet, PATIENCE, assert_sooner, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, assert_sooner, block_on, eventually};
 
 use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, open, poll_once};
 

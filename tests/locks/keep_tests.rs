@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{ExtendError, Guard};
-use redlatch_support::{Fleet, Master, PATIENCE, block_on, eventually};
+use redlatch_support::stage::{Fleet, Master};
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{Count, LONG, SHORT, assert_nothing_left, open, poll_with};
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use redlatch::error::{ConfigError, HeldBy, InputError};
 use redlatch::{AcquireError, Client, LockRequest};
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, await_no_keys, config, open};
 

@@ -7,7 +7,8 @@ use std::task::Poll;
 use std::thread;
 
 use redlatch::{AcquireError, Cancel, Candidate, Client, HeldLocks, Leadership, LockEnd};
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, TTL, open, poll_once, within};
 

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, limits};
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{
     Count, LONG, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_no_keys, await_waiters,

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use redlatch::error::{InputError, LeaveError};
 use redlatch::{AcquireError, Guard, Left, LockEnd};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, await_no_keys, open, poll_once};
 

@@ -12,7 +12,8 @@ use redlatch::{
     Acquire, AcquireError, Client, ConfigBuilder, Connect, ConnectError, Extend, Guard, HeldLocks,
     LockRequest, Release, limits,
 };
-use redlatch_support::{Blocking, Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{Blocking, PATIENCE, block_on, eventually};
 
 use crate::harness::{
     Count, LONG, TTL, assert_nothing_left, config, drive_on_tokio, open, poll_with, within,

@@ -1,4 +1,7 @@
-//! `Client` on real `redis-server` processes: threads and tasks over one set of connections.
+//! What callers see of locks: `Client` with threads and tasks over one set of connections, and `Redlock`.
+//!
+//! The masters are the double's, or real servers with `REDLATCH_STAGE=servers`. A test that needs a real server
+//! starts with `Fleet::servers`, and is skipped on the double.
 
 mod batch_tests;
 #[cfg(target_os = "linux")]

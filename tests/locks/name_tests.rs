@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use redlatch::{AcquireError, Client, Guard, LockName};
-use redlatch_support::{Fleet, block_on};
+use redlatch_support::stage::Fleet;
+use redlatch_support::block_on;
 
 use crate::harness::{LONG, TTL, open};
 

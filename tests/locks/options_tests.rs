@@ -5,7 +5,8 @@ use std::time::Duration;
 use redlatch::AcquireError;
 use redlatch::error::{InputError, LockReentrantError};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, block_on};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, config, open};
 

@@ -6,7 +6,8 @@ use std::thread;
 use redlatch::error::InputError;
 use redlatch::{AcquireError, Cancel, Client, Guard, LockEnd, LockRequest, LockSetRequest, Options};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, open, poll_once, within};
 

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::Client;
-use redlatch_support::{Fleet, PATIENCE, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, eventually};
 
 use crate::harness::{LONG, SHORT, TTL, await_held, await_no_keys, open};
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::status::MasterState;
 use redlatch::{HeldLocks, Options, Redlock};
-use redlatch_support::{Fleet, PATIENCE, Shown, assert_golden, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, Shown, assert_golden, eventually};
 
 use crate::harness::{LONG, TTL, config};
 use crate::trace::{STATES, STYLE, begin, counters, end, rendered};
@@ -124,7 +125,7 @@ const ENDS: [(&str, HeldLocks); 2] = [("drain", HeldLocks::Leave), ("drain and r
 
 #[test]
 fn each_redlock_call_matches_its_golden_file() {
-    let mut fleet = Fleet::start(1);
+    let Some(mut fleet) = Fleet::servers(1) else { return };
     let mut page = String::new();
     let calls = ROWS.iter().map(|(name, run)| (*name, Some(*run), HeldLocks::Leave));
     let ends = ENDS.map(|(name, held)| (name, None, held));

@@ -9,7 +9,8 @@ use std::time::Duration;
 use redlatch::error::LockReentrantError;
 use redlatch::{AcquireError, Cancel, ExtendError, LockEnd, ReentrantGuard, ReentrantLock};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;
 use crate::harness::{

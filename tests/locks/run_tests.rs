@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client, ErrorClass, Guard, HeldLocks, LockRequest, RunError};
-use redlatch_support::{Fleet, Master, PATIENCE, block_on, eventually};
+use redlatch_support::stage::{Fleet, Master};
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, open, poll_once};
 

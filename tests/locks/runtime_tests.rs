@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, limits};
-use redlatch_support::{Fleet, PATIENCE, block_on};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, await_connections, config, poll_once, within};

@@ -9,7 +9,8 @@ use redlatch::error::{HeldBy, HolderTtl, InputError};
 use redlatch::inspection::{KeyState, LockStatus};
 use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, limits};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, assert_sooner, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, assert_sooner, block_on, eventually};
 
 use crate::harness::{
     LONG, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, poll_once,

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use redlatch::error::InputError;
 use redlatch::{AcquireError, Cancel, Client, Guard, GuardSet, limits};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
-use crate::batch_tests::{reads_of, work};
+use crate::batch_tests::{assert_one_read, work};
 use crate::harness::{
     LONG, SHORT, TTL, assert_nothing_left, await_subscribed, await_waiters, config, open, poll_once, within,
 };
@@ -39,16 +40,16 @@ fn a_free_set_is_one_write_per_master() {
         let request = client.lock_set(["c", "a", "b", "a"]).ttl(TTL);
         let mut set =
             if is_async { block_on(request.acquire_async()) } else { request.acquire() }.expect("free");
-        assert_eq!(reads_of(&mut fleet, 3, &before), [1; 3], "acquisition, async: {is_async}");
+        assert_one_read(&mut fleet, 3, &before, &format!("acquisition, async: {is_async}"));
         assert_eq!(set.resources().collect::<Vec<_>>(), [b"a", b"b", b"c"]);
         assert!(set.is_valid() && set.remaining() <= TTL && set.guards().len() == 3);
         let before = fleet.masters().map(work).collect::<Vec<_>>();
         if is_async { block_on(set.extend_async(TTL)) } else { set.extend(TTL) }.expect("held");
-        assert_eq!(reads_of(&mut fleet, 3, &before), [1; 3], "extension, async: {is_async}");
+        assert_one_read(&mut fleet, 3, &before, &format!("extension, async: {is_async}"));
         let before = fleet.masters().map(work).collect::<Vec<_>>();
         let released = if is_async { block_on(set.release_async()) } else { set.release() };
         assert!(released.expect("confirmed").iter().all(|it| !it.was_already_gone()));
-        assert_eq!(reads_of(&mut fleet, 3, &before), [1; 3], "release, async: {is_async}");
+        assert_one_read(&mut fleet, 3, &before, &format!("release, async: {is_async}"));
     }
     assert_nothing_left(&client, &mut fleet);
 }

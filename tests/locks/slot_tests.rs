@@ -9,7 +9,8 @@ use redlatch::error::{HeldBy, InputError};
 use redlatch::inspection::LockStatus;
 use redlatch::{AcquireError, Cancel, Client, HeldLocks, Options, SlotGuard, SlotsRequest, limits};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;
 use crate::harness::{LONG, TTL, assert_nothing_left, config, open, poll_once, within};

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use redlatch::{AcquireError, Client, ExtendError, ReleaseError};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{Count, LONG, TTL, open, poll_once, poll_with, within};
 

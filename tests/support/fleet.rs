@@ -58,6 +58,10 @@ impl Fleet {
         Self { masters: masters.map(|(master, server)| Master { master, server }).collect() }
     }
 
+    pub fn into_masters(self) -> Vec<Master> {
+        self.masters
+    }
+
     pub fn urls(&self) -> Vec<String> {
         self.masters.iter().map(Master::url).collect()
     }

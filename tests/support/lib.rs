@@ -13,6 +13,7 @@ mod page;
 mod proxy;
 mod rules;
 mod shown;
+pub mod stage;
 mod wait;
 
 pub use blocking::{Blocking, Lease, LeaseRequest};

@@ -250,6 +250,12 @@ impl Masters {
         self.all[index].model.errors.remove(&command.to_ascii_uppercase());
     }
 
+    pub(super) fn keys(&self, index: usize, now: Instant) -> Vec<String> {
+        let model = &self.all[index].model;
+        let keys = model.keys().keys().filter(|key| model.is_taken(now, key));
+        keys.map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+    }
+
     fn running(&mut self, index: usize) -> Result<&mut Master, FleetError> {
         let master = &mut self.all[index];
         let port = master.addr.port();
