@@ -1,18 +1,16 @@
 //! `redlatch_testing::Double` as users meet it: real clients, and model masters in this process.
 
-mod kinds;
 mod many;
 mod trials;
 
 use std::fmt;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use redlatch::error::{Denial, Failure, HolderTtl, Vote};
 use redlatch::inspection::LockStatus;
-use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine};
+use redlatch::{AcquireError, Client, HeldLocks, Quarantine};
 use redlatch_support::{Blocking, PATIENCE, eventually};
 use redlatch_testing::{Double, DoubleMaster, FleetError, Reply};
 
@@ -127,15 +125,6 @@ fn asked(master: DoubleMaster<'_>, words: &[&str]) -> String {
 fn await_held(double: &Double, name: &str) {
     for master in double.masters() {
         eventually(PATIENCE, "it is on each master", || asked(master, &["EXISTS", name]) == "1");
-    }
-}
-
-fn await_waiters(double: &Double, name: &str, count: usize) {
-    let queue = format!("redlatch:wait:{name}");
-    for master in double.masters() {
-        eventually(PATIENCE, "they stand in the queue", || {
-            asked(master, &["ZCARD", &queue]) == count.to_string()
-        });
     }
 }
 
@@ -303,30 +292,6 @@ fn a_lock_of_another_is_refused_with_its_label() {
     assert_eq!((inspection.status(), inspection.holder_label()), (LockStatus::Held, Some("billing")));
     held.release().expect("confirmed");
     client.lock("a").wait(PATIENCE).acquire().expect("it is free").release().expect("confirmed");
-}
-
-#[test]
-fn a_lock_broken_by_force_is_lost() {
-    let double = start(3);
-    let (client, operator) = (open(&double), open(&double));
-    let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
-    await_held(&double, "a");
-    assert_eq!(operator.force_unlock("a").expect("masters answer").deleted(), 3);
-    assert!(matches!(guard.extend(TTL), Err(ExtendError::Lost(_))));
-}
-
-#[test]
-fn a_kept_lock_is_lost_with_its_masters() {
-    let double = start(3);
-    let client = open_impatient(&double);
-    let (lost, losses) = mpsc::channel();
-    let request = client.lock("a").ttl(Duration::from_secs(2)).auto_extend(PATIENCE);
-    let guard = request.acquire().expect("free");
-    guard.on_lost(move || lost.send(()).expect("the test waits"));
-    double.masters().for_each(DoubleMaster::kill);
-    losses.recv_timeout(PATIENCE).expect("the loss is reported");
-    let denial = no_quorum(client.lock("b").try_acquire());
-    assert_eq!(failure_count(&denial, |it| matches!(it, Failure::NotConnected { .. })), 3, "{denial:#}");
 }
 
 #[test]

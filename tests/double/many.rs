@@ -37,29 +37,6 @@ fn a_thousand_doubles_live_in_one_run() {
     println!("{COUNT} doubles of three masters, {THREADS} at once: {:?}", start_at.elapsed());
 }
 
-/// Prints a figure for people: `cargo test --release --test double a_pair -- --nocapture`.
-#[test]
-fn a_pair_takes_two_round_trips() {
-    const PAIRS: usize = 1_000;
-    let double = start(5);
-    let client = open(&double);
-    let mut times: Vec<Duration> = (0..PAIRS)
-        .map(|_| {
-            let at = Instant::now();
-            client.lock("a").ttl(TTL).acquire().expect("free").release().expect("confirmed");
-            at.elapsed()
-        })
-        .collect();
-    times.sort();
-    println!(
-        "a lock and its release on five masters: median {:?}, most {:?}",
-        times[PAIRS / 2],
-        times[PAIRS - 1]
-    );
-    let stats = client.stats();
-    assert_eq!((stats.acquired, stats.released, stats.retries), (PAIRS as u64, PAIRS as u64, 0));
-}
-
 /// The drain takes the place of an acquisition that it ends.
 #[test]
 fn a_client_without_room_is_drained() {

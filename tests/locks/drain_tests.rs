@@ -9,9 +9,7 @@ use redlatch::{AcquireError, Client, HeldLocks, LockEnd};
 use redlatch_support::stage::Fleet;
 use redlatch_support::{PATIENCE, block_on, eventually};
 
-use crate::harness::{
-    Count, LONG, TTL, await_held, await_no_keys, await_waiters, config, open, poll_once, poll_with, within,
-};
+use crate::harness::{Count, LONG, TTL, await_no_keys, config, open, poll_once, poll_with, within};
 
 /// Limit of a drain that cannot finish.
 const LIMIT: Duration = Duration::from_millis(200);
@@ -255,21 +253,6 @@ fn a_drain_without_time_still_releases() {
     assert!(!guard.is_valid());
     fleet.masters().for_each(|master| master.cont());
     await_no_keys(&mut fleet);
-}
-
-// I117
-#[test]
-fn a_fair_waiter_leaves_no_entry_behind_a_drain() {
-    let mut fleet = Fleet::start(3);
-    let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
-    let held = holder.lock("a").ttl(TTL).fair().acquire().expect("free");
-    await_held(&mut fleet, "a");
-    let mut waiting = client.lock("a").ttl(TTL).wait(PATIENCE).fair().acquire_async();
-    assert!(poll_once(&mut waiting).is_pending());
-    await_waiters(&mut fleet, 0..3, "a", 1);
-    assert_eq!(client.drain(PATIENCE, HeldLocks::Release), 0);
-    held.release().expect("confirmed");
-    assert_no_keys(&mut fleet);
 }
 
 /// Nobody will report a loss after the client's end.

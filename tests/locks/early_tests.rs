@@ -9,13 +9,13 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redlatch::error::LockReentrantError;
-use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine, ReentrantLock};
+use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine};
 use redlatch_support::settle;
 use redlatch_support::stage::{Fleet, Master};
 use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;
-use crate::harness::{Count, LONG, TTL, assert_nothing_left, await_held, config, open, poll_once, within};
+use crate::harness::{Count, LONG, TTL, await_held, config, open, within};
 
 /// Each caller's wait. No caller may use it up.
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -190,53 +190,6 @@ fn a_quarantine_beyond_the_wait_is_an_error_at_once() {
         assert!(made <= 4, "{made} attempts for one slot");
     }
     assert_nothing_locked([&client], &mut fleet);
-}
-
-// I83
-#[test]
-fn each_caller_adds_at_most_one_attempt() {
-    let mut fleet = Fleet::start(3);
-    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
-    let held = other.lock("a").ttl(TTL).acquire().expect("free");
-    let lock = client.lock("a").ttl(TTL).wait(FOREVER).max_attempts(1).reentrant();
-    let before = attempts(&client);
-    let callers: Vec<_> = (0..8)
-        .map(|index| {
-            let lock: ReentrantLock = lock.clone();
-            let ask = move || if index % 2 == 0 { lock.lock() } else { block_on(lock.lock_async()) };
-            std::thread::spawn(move || ask().map(drop).map_err(source).expect_err("held"))
-        })
-        .collect();
-    let errors =
-        within("callers", move || callers.into_iter().map(|it| it.join().expect("no panic")).collect());
-    let errors: Vec<AcquireError> = errors;
-    assert!(errors.iter().all(|it| matches!(it, AcquireError::Contended(_))), "{errors:?}");
-    let made = attempts(&client) - before;
-    assert!((1..=8).contains(&made), "{made} attempts of 8 callers");
-    drop(held);
-    assert_nothing_left(&other, &mut fleet);
-    assert_nothing_left(&client, &mut fleet);
-}
-
-// I83
-#[test]
-fn a_longer_wait_goes_on_after_a_failure() {
-    let mut fleet = Fleet::start(3);
-    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
-    let held = other.lock("a").ttl(TTL).acquire().expect("free");
-    let lock = client.lock("a").ttl(TTL).wait(FOREVER).max_attempts(1).reentrant();
-    // The second caller must find an unanswered attempt.
-    fleet.masters().for_each(|master| master.stop());
-    let mut first = lock.lock_async();
-    assert!(poll_once(&mut first).is_pending());
-    let mut second = lock.lock_async();
-    assert!(poll_once(&mut second).is_pending(), "it joins, and waits for longer by a moment");
-    fleet.masters().for_each(|master| master.cont());
-    let failed = block_on(first).map(drop).map_err(source).expect_err("held");
-    assert!(matches!(failed, AcquireError::Contended(_)), "{failed}");
-    held.release().expect("confirmed");
-    assert_eq!(block_on(second).expect("free by now").release().map(|it| it.is_some()), Ok(true));
-    assert_nothing_left(&client, &mut fleet);
 }
 
 /// Polls a task that outlasts an outage, like an executor with one thread, until it has made some attempts. A

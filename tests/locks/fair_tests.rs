@@ -9,7 +9,7 @@ use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, ErrorClass, Guard, limits};
 use redlatch_support::settle;
 use redlatch_support::stage::{Fleet, Master};
-use redlatch_support::{PATIENCE, Raw, assert_sooner, eventually};
+use redlatch_support::{PATIENCE, Raw, eventually};
 
 use crate::harness::{
     LONG, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, within,
@@ -118,84 +118,6 @@ fn fair_waiters_get_the_lock_in_order() {
     });
 }
 
-#[test]
-fn a_caller_that_gives_up_leaves_no_entry() {
-    within("the next one has the lock", || {
-        let mut fleet = Fleet::start(3);
-        let [first, second] = clients(&fleet);
-        let guard = hold(&first, &mut fleet);
-        let dropped = wait_in_task(&second);
-        await_waiters(&mut fleet, 0..3, "a", 1);
-        let waiter = wait_behind(&mut fleet, 0..3, &first, 1);
-        drop(dropped);
-        await_waiters(&mut fleet, 0..3, "a", 1);
-        let short = second.lock("a").fair().ttl(TTL).wait(Duration::from_millis(50));
-        assert!(matches!(short.acquire(), Err(AcquireError::Contended(_))));
-        await_waiters(&mut fleet, 0..3, "a", 1);
-        guard.release().expect("the masters answer");
-        waiter.join().expect("no panic").release().expect("the masters answer");
-        assert_eq!(settle(&second, PATIENCE), 0);
-        assert_nothing_left(&first, &mut fleet);
-    });
-}
-
-/// Polls an acquisition once; nobody waits for it.
-fn wait_in_task(client: &Client) -> impl Sized {
-    let request = client.clone();
-    let mut task =
-        Box::pin(
-            async move { request.lock("a").fair().ttl(TTL).wait(PATIENCE).acquire_async().await.map(drop) },
-        );
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(task.as_mut().poll(&mut context).is_pending());
-    task
-}
-
-/// The channel of an ended client has no listener. More than one call removes the dead waiters.
-// I60
-#[test]
-fn dead_waiters_cost_nothing_however_many() {
-    within("the lock is had", || {
-        let Some(mut fleet) = Fleet::servers(3) else { return };
-        let client = open(&fleet.urls(), LONG);
-        let lock = client.lock("a").fair().ttl(TTL);
-        put_waiters(&mut fleet, 5, "redlatch:c:nobody");
-        lock.clone().try_acquire().expect("they are dead").release().expect("the masters answer");
-        let start = Instant::now();
-        put_waiters(&mut fleet, 50, "redlatch:c:nobody");
-        let guard = lock.wait(PATIENCE).acquire().expect("they are dead");
-        assert_sooner(start, limits::STAY, "fifty dead waiters with a turn each take their stays");
-        guard.release().expect("the masters answer");
-        assert_nothing_left(&client, &mut fleet);
-    });
-}
-
-/// The waiter's process or its connection is stopped: a ring arrives, and nothing follows.
-// I60
-#[test]
-fn paused_waiter_loses_its_turn() {
-    within("the lock is had", || {
-        let Some(mut fleet) = Fleet::servers(3) else { return };
-        let client = open(&fleet.urls(), LONG);
-        let channel = b"redlatch:c:still";
-        let _standing: Vec<_> = fleet.masters().map(|master| master.send(&[b"SUBSCRIBE", channel])).collect();
-        for master in fleet.masters() {
-            eventually(PATIENCE, "they are subscribed", || {
-                master.ask("PUBSUB NUMSUB redlatch:c:still").text().contains(" 1]")
-            });
-        }
-        put_waiters(&mut fleet, 1, "redlatch:c:still");
-        let lock = client.lock("a").fair().ttl(TTL);
-        let refused = lock.clone().try_acquire().map(drop).expect_err("a waiter is before it");
-        assert!(matches!(refused, AcquireError::Contended(_)), "{refused}");
-        let start = Instant::now();
-        let guard = lock.wait(PATIENCE).acquire().expect("its turn is over");
-        assert_sooner(start, 2 * limits::STAY, "a waiter that stands still keeps its turn for longer");
-        guard.release().expect("the masters answer");
-        assert_nothing_left(&client, &mut fleet);
-    });
-}
-
 /// Names of the waiters in a master's queue, the first one first.
 fn waiters(master: &mut Master) -> Vec<Vec<u8>> {
     let Raw::List(entries) = master.ask("ZRANGE redlatch:wait:a 0 -1") else { panic!("a list") };
@@ -237,31 +159,6 @@ fn join_first(first: thread::JoinHandle<Guard>, second: &thread::JoinHandle<Guar
     eventually(PATIENCE, "one of them has it", || first.is_finished() || second.is_finished());
     assert!(!second.is_finished(), "the second one came later");
     first.join().expect("no panic")
-}
-
-#[test]
-fn fair_order_survives_an_absent_minority() {
-    within("each waiter has the lock", || {
-        let mut fleet = Fleet::start(3);
-        let clients = clients::<3>(&fleet);
-        let guard = hold(&clients[0], &mut fleet);
-        fleet.master(2).kill();
-        let first = wait_behind(&mut fleet, 0..2, &clients[1], 0);
-        let second = wait_behind(&mut fleet, 0..2, &clients[2], 1);
-        // The client sends lost scripts in full.
-        for index in 0..2 {
-            assert_eq!(fleet.master(index).ask("SCRIPT FLUSH").text(), "OK");
-        }
-        drop(guard);
-        let guard = join_first(first, &second);
-        // The master comes back empty.
-        fleet.master(2).restart();
-        drop(guard);
-        drop(second.join().expect("no panic"));
-        for client in &clients {
-            assert_eq!(settle(client, PATIENCE), 0, "locks left on some master");
-        }
-    });
 }
 
 #[test]
@@ -375,19 +272,6 @@ fn the_scripts_are_sent_to_each_master_once() {
         assert!((4..=5).contains(&sent), "{sent}, by their digests from then on: {stats}");
         assert!(!stats.contains("cmdstat_zadd"), "a lock that nobody else wants has no queue: {stats}");
     }
-}
-
-#[test]
-fn a_queue_that_is_full_says_so() {
-    let Some(mut fleet) = Fleet::servers(1) else { return };
-    let client = open(&fleet.urls(), LONG);
-    // While the lock is free, dead waiters are removed.
-    let _guard = client.lock("a").ttl(TTL).try_acquire().expect("free");
-    put_waiters(&mut fleet, limits::WAITER_COUNT_MAX, "redlatch:c:nobody");
-    let error = client.lock("a").fair().ttl(TTL).try_acquire();
-    assert!(matches!(error, Err(AcquireError::NoQuorum(_))), "it is no contention: {error:?}");
-    let text = error.err().map(|error| format!("{error:#}")).expect("as above");
-    assert!(text.contains("too many wait for this lock"), "{text}");
 }
 
 #[test]

@@ -209,3 +209,14 @@ fn an_observer_that_blocks_stops_no_other_thread() {
     drop(end);
     blocked.join().expect("no panic");
 }
+
+#[test]
+fn an_observer_ends_with_its_client() {
+    let fleet = Fleet::start(1);
+    let kept = Arc::new(());
+    let its = kept.clone();
+    let client = config(&fleet.urls(), LONG).on_event(move |_| _ = &its).connect().expect("an event loop");
+    drop(client.lock("a").acquire().expect("free"));
+    drop(client);
+    eventually(PATIENCE, "its thread has ended", || Arc::strong_count(&kept) == 1);
+}

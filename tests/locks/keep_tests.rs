@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redlatch::{ExtendError, Guard};
 use redlatch_support::stage::{Fleet, Master};
@@ -30,17 +30,6 @@ fn a_kept_lock_outlives_its_ttl_until_dropped() {
     assert!(guard.remaining() > Duration::from_secs(4));
     drop(guard);
     eventually(PATIENCE, "it is released", || fleet.masters().all(|it| it.ask("EXISTS a").text() == "0"));
-}
-
-#[test]
-fn the_longest_hold_ends_a_kept_lock() {
-    let fleet = Fleet::start(1);
-    let client = open(&fleet.urls(), SHORT);
-    let acquired = Instant::now();
-    let guard = client.lock("a").ttl(KEPT_TTL).auto_extend(2 * KEPT_TTL).acquire().expect("free");
-    eventually(PATIENCE, "a renewal", || guard.valid_until() > acquired + KEPT_TTL);
-    eventually(PATIENCE, "its end", || !guard.is_valid());
-    assert!(guard.valid_until() <= acquired + 2 * KEPT_TTL + SHORT);
 }
 
 #[test]
@@ -103,22 +92,6 @@ fn an_abandoned_loss_notification_wakes_nobody() {
     fleet.masters().for_each(|master| master.cont());
     assert_eq!((first.get(), dropped.get()), (0, 0));
     assert!(poll_with(&mut lost, Waker::noop()).is_ready());
-}
-
-#[test]
-fn a_callback_that_panics_leaves_the_client_alone() {
-    let fleet = Fleet::start(1);
-    let client = open(&fleet.urls(), SHORT);
-    let guard = client.lock("a").ttl(KEPT_TTL).acquire().expect("free");
-    let notified_count = Arc::new(AtomicUsize::new(0));
-    let count = notified_count.clone();
-    guard.on_lost(move || {
-        count.fetch_add(1, Ordering::SeqCst);
-        panic!("on purpose");
-    });
-    eventually(PATIENCE, "it is notified", || notified_count.load(Ordering::SeqCst) == 1);
-    eventually(PATIENCE, "its end", || !guard.is_valid());
-    client.lock("b").acquire().expect("free").release().expect("confirmed");
 }
 
 /// A task may fetch its guard long after the grant, when the first validity has ended.

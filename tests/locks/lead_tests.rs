@@ -57,20 +57,6 @@ fn one_leads_at_a_time_and_terms_rise() {
     await_no_leader(&mut fleet);
 }
 
-#[test]
-fn a_leadership_has_the_ttl_of_its_candidate() {
-    let mut fleet = Fleet::start(3);
-    let client = open(&fleet.urls(), LONG);
-    let _leader = candidate(&client).campaign().expect("nobody leads");
-    for master in fleet.masters() {
-        // Renewals keep the key's remaining time near its TTL.
-        eventually(PATIENCE, "it has the key for that long", || {
-            let left_ms: u128 = master.ask("PTTL leader").text().parse().unwrap_or(0);
-            left_ms > TTL.as_millis() / 2
-        });
-    }
-}
-
 // I116
 #[test]
 fn a_lost_leadership_ends_the_work_and_campaigns_again() {
@@ -225,4 +211,12 @@ fn work_is_not_polled_behind_a_loss() {
     let before = polled.load(Ordering::SeqCst);
     assert!(poll_once(&mut running).is_pending(), "it campaigns again");
     assert_eq!(polled.load(Ordering::SeqCst), before);
+}
+
+#[test]
+fn leadership_has_its_candidates_ttl() {
+    let fleet = Fleet::start(3);
+    let leadership = candidate(&open(&fleet.urls(), LONG)).ttl(TTL / 4).campaign().expect("nobody leads");
+    let left = leadership.guard().remaining();
+    assert!(left <= TTL / 4 && left > TTL / 8, "{left:?}");
 }

@@ -8,7 +8,7 @@ use redlatch_support::settle;
 use redlatch_support::stage::Fleet;
 use redlatch_support::{PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, TTL, assert_nothing_left, await_no_keys, open, poll_once};
+use crate::harness::{LONG, TTL, await_no_keys, open, poll_once};
 
 /// The shortest and the longest remaining time of a key over all masters.
 fn times_left(fleet: &mut Fleet, key: &str) -> (Duration, Duration) {
@@ -45,18 +45,6 @@ fn a_left_lock_stays_after_its_client() {
     assert!(longest <= TTL, "{longest:?}");
 }
 
-#[test]
-fn a_lock_that_masters_lost_cannot_be_left() {
-    let mut fleet = Fleet::start(1);
-    let client = open(&fleet.urls(), LONG);
-    let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
-    fleet.master(0).ask("DEL a");
-    guard.extend(TTL).expect_err("it is lost");
-    assert_eq!(guard.leave(), Err(LeaveError::Expired));
-    assert_eq!((client.stats().left, client.stats().lost), (0, 1));
-    assert_nothing_left(&client, &mut fleet);
-}
-
 // I43
 #[test]
 fn a_lock_that_is_left_for_a_time_outlives_its_client() {
@@ -79,20 +67,6 @@ fn a_lock_that_is_left_for_a_time_outlives_its_client() {
         let other = open(&fleet.urls(), LONG);
         assert!(matches!(other.lock("a").try_acquire(), Err(AcquireError::Contended(_))), "{how}");
     }
-}
-
-// I43
-#[test]
-fn a_lock_that_is_left_for_a_time_ends_by_itself() {
-    let mut fleet = Fleet::start(3);
-    let client = open(&fleet.urls(), LONG);
-    let rest = Duration::from_millis(600);
-    let begun = Instant::now();
-    client.lock("a").ttl(TTL).acquire().expect("free").leave_for(rest).expect("confirmed");
-    let next = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("it ends");
-    assert!(begun.elapsed() >= rest, "{:?}", begun.elapsed());
-    drop(next);
-    await_no_keys(&mut fleet);
 }
 
 // I43

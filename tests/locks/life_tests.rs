@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{
-    Acquire, AcquireError, Client, ConfigBuilder, Connect, ConnectError, Extend, Guard, HeldLocks,
-    LockRequest, Release, limits,
+    Acquire, AcquireError, Client, ConfigBuilder, Connect, ConnectError, Extend, Guard, LockRequest, Release,
+    limits,
 };
 use redlatch_support::stage::Fleet;
-use redlatch_support::{Blocking, PATIENCE, block_on, eventually};
+use redlatch_support::{PATIENCE, block_on, eventually};
 
 use crate::harness::{
     Count, LONG, TTL, assert_nothing_left, config, drive_on_tokio, open, poll_with, within,
@@ -204,23 +204,6 @@ fn threads_and_driven_tasks_exclude_each_other() {
     let client = open(&fleet.urls(), LONG);
     contend(&client, true);
     assert_nothing_left(&client, &mut fleet);
-}
-
-#[test]
-fn times_that_overflow_the_clock_are_without_end() {
-    let mut fleet = Fleet::start(3);
-    let client = Client::open(config(&fleet.urls(), LONG).max_hold(Duration::MAX).build().expect("valid"))
-        .expect("connects");
-    let request = client.lock("a").wait(Duration::MAX).auto_extend(Duration::MAX);
-    let guard = request.acquire().expect("free");
-    assert!(guard.is_valid());
-    drop(guard);
-    assert_nothing_left(&client, &mut fleet);
-    assert_eq!(client.drain(Duration::MAX, HeldLocks::Leave), 0);
-    let settings = config(&fleet.urls(), LONG).build().expect("valid");
-    let mut redlock = Blocking::open(settings).expect("connects");
-    drop(redlock.lock("a").ttl(TTL).try_acquire().expect("free"));
-    assert_eq!(redlock.drain(Duration::MAX, HeldLocks::Leave), 0);
 }
 
 /// Settings without a short limit on connecting.

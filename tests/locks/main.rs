@@ -31,13 +31,12 @@ mod options_tests;
 mod overload_tests;
 mod owned_tests;
 mod recipe_tests;
-mod redlock_trace;
+mod redlock_tests;
 mod reentrant_tests;
 mod run_tests;
 #[cfg(all(unix, feature = "tokio"))]
 mod runtime_tests;
 mod rw_tests;
-mod scarce_tests;
 mod set_tests;
 mod slot_tests;
 mod stopping_tests;

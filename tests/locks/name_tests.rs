@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use redlatch::{AcquireError, Client, Guard, LockName};
-use redlatch_support::stage::Fleet;
 use redlatch_support::block_on;
+use redlatch_support::stage::Fleet;
 
 use crate::harness::{LONG, TTL, open};
 

@@ -9,7 +9,7 @@ use redlatch_support::settle;
 use redlatch_support::stage::Fleet;
 use redlatch_support::{PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, open, poll_once, within};
+use crate::harness::{LONG, TTL, assert_nothing_left, open, poll_once, within};
 
 /// What a service may store.
 struct Job {
@@ -123,28 +123,6 @@ fn a_set_cannot_be_fair() {
     let client = open(&fleet.urls(), LONG);
     let error = client.lock_set(["a", "b"]).options(Options::new().fair()).acquire().expect_err("refused");
     assert_eq!(error.source, AcquireError::Input(InputError::SetFair));
-}
-
-#[test]
-fn a_set_makes_no_more_rounds_than_asked_for() {
-    let fleet = Fleet::start(3);
-    let (client, other) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
-    let held = other.lock("b").ttl(TTL).acquire().expect("free");
-    let set = client.lock_set(["a", "b"]).ttl(TTL).wait(PATIENCE * 10).max_attempts(1);
-    let error = within("one round", move || set.acquire()).expect_err("held");
-    assert!(matches!(error.source, AcquireError::Contended(_)), "{error}");
-    drop(held);
-}
-
-#[test]
-fn another_thread_awaits_the_loss_of_a_guard() {
-    let fleet = Fleet::start(1);
-    let client = open(&fleet.urls(), SHORT);
-    let guard = client.lock("a").ttl(SHORT * 2).acquire().expect("free");
-    let lost = guard.lost();
-    let watching = thread::spawn(move || block_on(lost));
-    assert_eq!(watching.join().expect("no panic"), LockEnd::Lost);
-    drop(guard);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::error::LockReentrantError;
-use redlatch::{AcquireError, Cancel, ExtendError, LockEnd, ReentrantGuard, ReentrantLock};
+use redlatch::{AcquireError, Cancel, ExtendError, LockEnd, ReentrantGuard};
 use redlatch_support::settle;
 use redlatch_support::stage::Fleet;
 use redlatch_support::{PATIENCE, block_on, eventually};
@@ -272,57 +272,4 @@ fn holds_that_are_dropped_at_any_moment_leave_nothing() {
     drop(lock);
     await_no_keys(&mut fleet);
     assert_nothing_left(&client, &mut fleet);
-}
-
-/// Which owner is inside, and with how many holds.
-#[derive(Default)]
-struct Witness(std::sync::Mutex<(usize, usize)>);
-
-impl Witness {
-    fn enter(&self, owner: usize) {
-        let mut inside = self.0.lock().expect("no panic");
-        assert!(inside.1 == 0 || inside.0 == owner, "owner {owner} is inside beside {}", inside.0);
-        *inside = (owner, inside.1 + 1);
-    }
-
-    fn leave(&self) {
-        self.0.lock().expect("no panic").1 -= 1;
-    }
-}
-
-// I82
-#[test]
-fn owners_exclude_each_other() {
-    let mut fleet = Fleet::start(3);
-    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
-    let owners: Vec<ReentrantLock> =
-        (0..4).map(|index| clients[index % 2].lock("a").ttl(TTL).wait(PATIENCE).reentrant()).collect();
-    within("owners", move || {
-        let witness = Witness::default();
-        thread::scope(|scope| {
-            for (owner, lock) in owners.iter().enumerate() {
-                for caller in 0..4 {
-                    let witness = &witness;
-                    scope.spawn(move || {
-                        for round in 0..15 {
-                            let take = |is_async: bool| {
-                                if is_async { block_on(lock.lock_async()) } else { lock.lock() }
-                                    .expect("in time")
-                            };
-                            let outer = take((caller + round) % 2 == 0);
-                            witness.enter(owner);
-                            let inner = (round % 3 == 0).then(|| take(round % 2 == 0));
-                            thread::yield_now();
-                            assert!(outer.is_valid() && lock.is_held());
-                            witness.leave();
-                            drop((outer, inner));
-                            thread::sleep(Duration::from_micros(500));
-                        }
-                    });
-                }
-            }
-        });
-    });
-    assert_eq!(settle(&clients[1], PATIENCE), 0);
-    assert_nothing_left(&clients[0], &mut fleet);
 }

@@ -1,20 +1,18 @@
 //! Readers that share a lock, and writers that have it alone.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::error::{HeldBy, HolderTtl, InputError};
+use redlatch::error::{HolderTtl, InputError};
 use redlatch::inspection::{KeyState, LockStatus};
-use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, limits};
+use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard};
 use redlatch_support::settle;
 use redlatch_support::stage::Fleet;
-use redlatch_support::{PATIENCE, assert_sooner, block_on, eventually};
+use redlatch_support::{PATIENCE, assert_sooner, eventually};
 
 use crate::harness::{
-    LONG, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, poll_once,
-    within,
+    LONG, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, within,
 };
 
 /// Longer than any test: a waiter that gets the lock in time was served.
@@ -39,72 +37,6 @@ fn settled(guard: Guard) -> Guard {
     guard
 }
 
-/// Number of readers inside, or -1 for a writer.
-#[derive(Default)]
-struct Witness {
-    inside: AtomicI64,
-    read_count: AtomicUsize,
-    write_count: AtomicUsize,
-    most_readers: AtomicI64,
-}
-
-impl Witness {
-    fn read(&self, guard: Guard, work: impl FnOnce()) -> Guard {
-        let before = self.inside.fetch_add(1, Ordering::SeqCst);
-        assert!(before >= 0, "a reader beside a writer");
-        self.most_readers.fetch_max(before + 1, Ordering::SeqCst);
-        work();
-        assert!(guard.is_valid(), "the lock did not outlast the test");
-        self.inside.fetch_sub(1, Ordering::SeqCst);
-        self.read_count.fetch_add(1, Ordering::SeqCst);
-        guard
-    }
-
-    fn write(&self, guard: Guard) -> Guard {
-        let before = self.inside.swap(-1_000_000, Ordering::SeqCst);
-        assert_eq!(before, 0, "a writer beside others");
-        assert!(guard.is_valid(), "the lock did not outlast the test");
-        self.inside.store(0, Ordering::SeqCst);
-        self.write_count.fetch_add(1, Ordering::SeqCst);
-        guard
-    }
-}
-
-// I86
-#[test]
-fn clients_read_together_and_write_alone() {
-    const ROUNDS: usize = 20;
-    let mut fleet = Fleet::start(3);
-    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
-    let witness = Witness::default();
-    thread::scope(|scope| {
-        for (index, client) in clients.iter().cycle().take(8).enumerate() {
-            let witness = &witness;
-            scope.spawn(move || {
-                let lock = client.rw_lock("a");
-                for round in 0..ROUNDS {
-                    let is_writer = (index + round) % 4 == 0;
-                    let request = if is_writer { lock.write() } else { lock.read() }.ttl(TTL).wait(PATIENCE);
-                    let guard =
-                        if index % 2 == 0 { request.acquire() } else { block_on(request.acquire_async()) };
-                    let guard = guard.expect("in time");
-                    let guard =
-                        if is_writer { witness.write(guard) } else { witness.read(guard, thread::yield_now) };
-                    match round % 3 {
-                        0 => drop(guard),
-                        1 => assert!(!guard.release().expect("confirmed").was_already_gone()),
-                        _ => assert!(!block_on(guard.release_async()).expect("confirmed").was_already_gone()),
-                    }
-                }
-            });
-        }
-    });
-    assert_eq!(witness.read_count.into_inner(), 8 * ROUNDS * 3 / 4);
-    assert_eq!(witness.write_count.into_inner(), 8 * ROUNDS / 4);
-    clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
-    await_no_keys(&mut fleet);
-}
-
 #[test]
 fn readers_of_one_client_hold_together() {
     let mut fleet = Fleet::start(3);
@@ -121,22 +53,6 @@ fn readers_of_one_client_hold_together() {
     drop(guards);
     drop(lock.write().ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
     assert_nothing_left(&client, &mut fleet);
-}
-
-#[test]
-fn a_refusal_counts_the_readers() {
-    let mut fleet = Fleet::start(3);
-    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
-    let reader = || settled(clients[0].rw_lock("a").read().ttl(TTL).acquire().expect("shared"));
-    let readers = [reader(), reader()];
-    let held_by = |result: Result<Guard, AcquireError>| match result {
-        Err(AcquireError::Contended(denial)) => denial.held_by,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(held_by(clients[1].lock("a").try_acquire()), HeldBy::Readers(2));
-    assert_eq!(held_by(clients[1].lock("a").wait(Duration::from_secs(1)).acquire()), HeldBy::Readers(2));
-    drop(readers);
-    assert_nothing_left(&clients[0], &mut fleet);
 }
 
 #[test]
@@ -222,62 +138,6 @@ fn all_readers_follow_a_writer_and_vice_versa() {
     });
 }
 
-/// Readers overlap, so that at least one is always inside, until a writer has had its turn.
-// I92
-#[test]
-fn a_writer_gets_its_turn_among_readers() {
-    let mut fleet = Fleet::start(3);
-    let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
-    let (witness, is_over) = (Arc::new(Witness::default()), Arc::new(AtomicUsize::new(0)));
-    let readers: Vec<_> = (0..6)
-        .map(|index| {
-            let (client, witness, is_over) = (clients[index % 2].clone(), witness.clone(), is_over.clone());
-            thread::spawn(move || {
-                while is_over.load(Ordering::SeqCst) == 0 {
-                    let request = client.lock("a").shared().ttl(TTL).wait(PATIENCE);
-                    let guard = request.acquire().expect("the writer goes");
-                    drop(witness.read(guard, || thread::sleep(Duration::from_millis(5))));
-                }
-            })
-        })
-        .collect();
-    let lock = clients[2].rw_lock("a");
-    for _ in 0..5 {
-        let before = witness.read_count.load(Ordering::SeqCst);
-        eventually(PATIENCE, "they read", || witness.read_count.load(Ordering::SeqCst) > before + 10);
-        let guard = lock.write().ttl(TTL).wait(PATIENCE).acquire().expect("its turn comes");
-        drop(witness.write(guard));
-    }
-    is_over.store(1, Ordering::SeqCst);
-    readers.into_iter().for_each(|it| it.join().expect("no panic"));
-    assert!(witness.most_readers.load(Ordering::SeqCst) > 1, "nobody ever read beside another");
-    clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
-    await_no_keys(&mut fleet);
-}
-
-// I92
-#[test]
-fn a_waiting_writer_keeps_new_readers_out() {
-    let mut fleet = Fleet::start(3);
-    let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
-    let guard = clients[0].lock("a").shared().ttl(TTL).acquire().expect("free");
-    await_held(&mut fleet, "a");
-    let mut waiting = clients[1].rw_lock("a").write().ttl(TTL).wait(PATIENCE).acquire_async();
-    assert!(poll_once(&mut waiting).is_pending());
-    await_waiters(&mut fleet, 0..3, "a", 1);
-    // The waiter's place must outlast its entry's stay.
-    let begun = Instant::now();
-    while begun.elapsed() < limits::STAY * 3 / 2 {
-        assert!(is_contended(&clients[2].lock("a").shared().ttl(TTL).try_acquire()), "a reader came in");
-        thread::sleep(Duration::from_millis(20));
-    }
-    drop(waiting);
-    let reader = clients[2].lock("a").shared().ttl(TTL).wait(PATIENCE).acquire().expect("it has given up");
-    drop((guard, reader));
-    clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
-    await_no_keys(&mut fleet);
-}
-
 #[test]
 fn writers_tokens_rise_across_readers() {
     let mut fleet = Fleet::start(3);
@@ -316,27 +176,4 @@ fn sets_and_reentrant_locks_of_readers_are_shared_too() {
     drop(clients[0].lock_set(["a", "b"]).ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
     clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
     await_no_keys(&mut fleet);
-}
-
-// I88
-#[test]
-fn an_abandoned_reader_leaves_nothing() {
-    let mut fleet = Fleet::start(3);
-    let client = open(&fleet.urls(), LONG);
-    let alone = client.lock("a").ttl(TTL).acquire().expect("free");
-    for count in 0..4 {
-        let mut waiting = client.lock("a").shared().ttl(TTL).wait(PATIENCE).acquire_async();
-        for _ in 0..count {
-            assert!(poll_once(&mut waiting).is_pending());
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-    alone.release().expect("confirmed");
-    for pause_us in 0..60 {
-        let mut acquiring = client.lock("a").shared().ttl(TTL).wait(PATIENCE).acquire_async();
-        let _ = poll_once(&mut acquiring);
-        thread::sleep(Duration::from_micros(10 * pause_us));
-    }
-    drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
-    assert_nothing_left(&client, &mut fleet);
 }

@@ -3,12 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::error::InputError;
-use redlatch::{AcquireError, Cancel, Client, Guard, GuardSet, limits};
+use redlatch::{AcquireError, Cancel, Client, Guard, LockEnd, limits};
 use redlatch_support::settle;
 use redlatch_support::stage::Fleet;
 use redlatch_support::{PATIENCE, block_on, eventually};
@@ -188,84 +189,6 @@ fn contention_at_a_waits_end_is_no_outage() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Flags for the callers inside, one for each lock.
-struct Table([AtomicBool; 4]);
-
-impl Table {
-    /// Uses the set's locks; no other caller may do so at the same time.
-    fn dine(&self, set: &GuardSet, wanted: &[&str]) {
-        let places = || wanted.iter().map(|it| NAMES.iter().position(|name| name == it).expect("a name"));
-        for place in places() {
-            assert!(!self.0[place].swap(true, Ordering::SeqCst), "two are inside with {}", NAMES[place]);
-        }
-        thread::yield_now();
-        assert!(set.is_valid());
-        places().for_each(|place| self.0[place].store(false, Ordering::SeqCst));
-    }
-}
-
-// I77
-#[test]
-fn philosophers_exclude_each_other_and_all_dine() {
-    let mut fleet = Fleet::start(3);
-    let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
-    let table = Arc::new(Table(Default::default()));
-    let meals: &[&[&str]] =
-        &[&["a", "b"], &["b", "c"], &["d", "c"], &["a", "d"], &["d", "b", "a"], &["c"], &["c", "a"], &["b"]];
-    within("philosophers", {
-        let (clients, table) = (clients.clone(), table.clone());
-        move || {
-            thread::scope(|scope| {
-                for (index, wanted) in meals.iter().enumerate() {
-                    let (client, table) = (&clients[index % 2], &table);
-                    scope.spawn(move || {
-                        for round in 0..12 {
-                            let request = client.lock_set(wanted.iter().copied()).ttl(TTL).wait(PATIENCE);
-                            let set = if (index + round) % 2 == 0 {
-                                request.acquire()
-                            } else {
-                                block_on(request.acquire_async())
-                            };
-                            let set = set.expect("nobody keeps them for long");
-                            table.dine(&set, wanted);
-                            if round % 3 == 0 {
-                                set.release().expect("confirmed");
-                            }
-                        }
-                    });
-                }
-            });
-        }
-    });
-    assert_eq!(settle(&clients[1], PATIENCE), 0);
-    assert_nothing_left(&clients[0], &mut fleet);
-}
-
-// I77
-#[test]
-fn an_abandoned_set_leaves_nothing() {
-    let mut fleet = Fleet::start(3);
-    let client: Client = open(&fleet.urls(), LONG);
-    let held = client.lock("b").ttl(TTL).acquire().expect("free");
-    for polls in 0..40_u64 {
-        let names = if polls % 2 == 0 { ["a", "c", "d"] } else { ["a", "b", "c"] };
-        let mut acquiring = client.lock_set(names).ttl(TTL).wait(PATIENCE).acquire_async();
-        for _ in 0..polls {
-            match poll_once(&mut acquiring) {
-                std::task::Poll::Ready(result) => {
-                    drop(result.expect("free"));
-                    break;
-                }
-                std::task::Poll::Pending => thread::sleep(Duration::from_micros(30 * polls)),
-            }
-        }
-    }
-    eventually(PATIENCE, "only the lock itself is left", || settle(&client, Duration::ZERO) == 1);
-    assert_eq!(free_names(&mut fleet), ["a", "c", "d"]);
-    drop(held);
-    assert_nothing_left(&client, &mut fleet);
-}
-
 #[test]
 fn the_first_lock_that_is_not_left_is_named() {
     let fleet = Fleet::start(3);
@@ -386,4 +309,42 @@ fn a_cancel_ends_the_wait_for_one_of_a_set() {
         assert!(matches!(error.source, AcquireError::Cancelled), "{error}");
         await_waiters(&mut fleet, 0..3, "b", 0);
     }
+}
+
+#[test]
+fn a_set_ends_with_its_first_lock() {
+    let fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    let set = client.lock_set(["a", "b"]).ttl(TTL).acquire().expect("both are free");
+    let mut lost = set.lost();
+    assert!(poll_once(&mut lost).is_pending());
+    let mut guards = set.into_guards();
+    guards.pop().expect("two").release().expect("confirmed");
+    assert_eq!(poll_once(&mut lost), Poll::Ready(LockEnd::Released));
+}
+
+#[test]
+fn one_lost_lock_makes_the_set_lost() {
+    let mut fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    for lost in [0, 1] {
+        let set = client.lock_set(["a", "b"]).ttl(TTL).acquire().expect("both are free");
+        let mut end = set.lost();
+        assert!(poll_once(&mut end).is_pending());
+        let mut guards = set.into_guards();
+        let released = guards.remove(1 - lost);
+        let mut lost = guards.remove(0);
+        fleet.master(0).ask(&format!("DEL {}", lost.resource_str().expect("text")));
+        lost.extend(TTL).expect_err("it is lost");
+        released.release().expect("confirmed");
+        assert_eq!(poll_once(&mut end), Poll::Ready(LockEnd::Lost), "{lost:?}");
+    }
+}
+
+#[test]
+fn the_largest_set_is_acquired() {
+    let fleet = Fleet::start(1);
+    let names = (0..limits::SET_SIZE_MAX).map(|number| format!("lock {number}"));
+    let set = open(&fleet.urls(), LONG).lock_set(names).ttl(TTL).try_acquire().expect("all are free");
+    assert_eq!(set.guards().len(), limits::SET_SIZE_MAX);
 }

@@ -1,18 +1,16 @@
 //! Slots: each holder has a number of its own, and waiters get released slots.
 
 use std::collections::BTreeSet;
-use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
 use redlatch::error::{HeldBy, InputError};
 use redlatch::inspection::LockStatus;
-use redlatch::{AcquireError, Cancel, Client, HeldLocks, Options, SlotGuard, SlotsRequest, limits};
+use redlatch::{AcquireError, Cancel, Client, Options, SlotGuard, SlotsRequest, limits};
 use redlatch_support::settle;
 use redlatch_support::stage::Fleet;
 use redlatch_support::{PATIENCE, block_on, eventually};
 
-use crate::batch_tests::work;
 use crate::harness::{LONG, TTL, assert_nothing_left, config, open, poll_once, within};
 
 /// More slots than the first waiter queues for.
@@ -58,39 +56,6 @@ fn each_holder_has_a_number_of_its_own() {
         assert!(matches!(error, AcquireError::Contended(_)), "{error}");
         drop(held);
         clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
-    }
-    assert_nothing_left(&clients[0], &mut fleet);
-}
-
-/// Nobody waits, and all callers ask at once, so the votes for some slots are split.
-// I79
-#[test]
-fn callers_that_come_together_fill_the_pool() {
-    const CALLERS: usize = 6;
-    let mut fleet = Fleet::start(3);
-    let clients = [(); CALLERS].map(|()| open(&fleet.urls(), LONG));
-    for round in 0..300 {
-        let count = [1, 3, 6][round % 3];
-        let barrier = Barrier::new(CALLERS);
-        let results: Vec<_> = thread::scope(|scope| {
-            let callers = clients.iter().enumerate().map(|(index, client)| {
-                let (request, barrier) = (slots(client, count).wait(Duration::ZERO), &barrier);
-                scope.spawn(move || {
-                    barrier.wait();
-                    acquire(request, (index + round) % 2 == 0)
-                })
-            });
-            let callers: Vec<_> = callers.collect();
-            callers.into_iter().map(|caller| caller.join().expect("no panic")).collect()
-        });
-        let (held, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
-        let numbers: BTreeSet<u32> = held.iter().flatten().map(SlotGuard::slot).collect();
-        let refused: Vec<_> = refused.into_iter().filter_map(Result::err).collect();
-        assert_eq!(numbers, (0..count).collect(), "round {round}: {refused:#?}");
-        assert!(refused.iter().all(AcquireError::is_contended), "round {round}: {refused:#?}");
-        for slot in held.into_iter().flatten() {
-            slot.release().expect("masters answer");
-        }
     }
     assert_nothing_left(&clients[0], &mut fleet);
 }
@@ -144,39 +109,6 @@ fn a_slow_master_delays_no_caller() {
         slot.release().expect("two of three confirm");
     }
     fleet.master(2).cont();
-}
-
-#[test]
-fn a_slot_is_found_in_two_tries() {
-    let mut fleet = Fleet::start(3);
-    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
-    for is_async in [false, true] {
-        let taken = take_all(&other, MANY);
-        let before = fleet.masters().map(work).collect::<Vec<_>>();
-        // Each slot is free exactly once.
-        for slot in taken {
-            let number = slot.slot();
-            drop(slot);
-            for master in fleet.masters() {
-                let exists = format!("EXISTS redlatch:slot:{number}:pool");
-                eventually(PATIENCE, "it is free on each master", || master.ask(&exists).text() == "0");
-            }
-            let found = acquire(slots(&client, MANY).wait(Duration::ZERO), is_async).expect("one is free");
-            assert_eq!(found.slot(), number);
-            // The slot stays taken.
-            found.into_guard().leave().expect("it is valid");
-        }
-        [&client, &other].into_iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
-        for (master, before) in fleet.masters().zip(before) {
-            // The other caller's release; an attempt, its release, and another attempt.
-            let count = work(master).command_count - before.command_count;
-            assert!(count <= 4 * MANY as usize, "async: {is_async}, {count} for {MANY} slots");
-        }
-        for number in 0..MANY {
-            client.force_unlock(format!("redlatch:slot:{number}:pool")).expect("masters answer");
-        }
-    }
-    assert_nothing_left(&client, &mut fleet);
 }
 
 #[test]
@@ -292,29 +224,6 @@ fn a_wait_that_is_ended_leaves_nothing() {
         });
     }
     assert_nothing_left(&client, &mut fleet);
-}
-
-// I81
-#[test]
-fn a_drain_ends_waits_for_slots() {
-    let fleet = Fleet::start(3);
-    let other = open(&fleet.urls(), LONG);
-    for count in [3, MANY] {
-        let taken = take_all(&other, count);
-        let client = open(&fleet.urls(), LONG);
-        let request = slots(&client, count);
-        let waiting = thread::spawn(move || request.acquire());
-        await_door(&client);
-        let unreleased = within("a drain", {
-            let client = client.clone();
-            move || client.drain(PATIENCE, HeldLocks::Leave)
-        });
-        assert_eq!(unreleased, 0);
-        let error = waiting.join().expect("no panic").expect_err("it is drained");
-        assert!(matches!(error, AcquireError::Stopped(_)), "{error}");
-        drop(taken);
-        assert_eq!(settle(&other, PATIENCE), 0);
-    }
 }
 
 #[test]

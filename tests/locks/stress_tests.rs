@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use redlatch::{AcquireError, Client, Config, ExtendError, Guard, ReleaseError, limits};
 use redlatch_support::settle;
 use redlatch_support::stage::Fleet;
-use redlatch_support::{PATIENCE, Proxy, Until, block_on, eventually};
+use redlatch_support::{PATIENCE, Proxy, Until, block_on};
 use tokio::runtime::Runtime;
 
 use crate::harness::{await_no_keys, config, drive_on_tokio};
@@ -233,12 +233,6 @@ fn harm(fleet: &mut Fleet, proxies: &[Proxy], limit: Duration) {
     }
 }
 
-fn background_thread_count() -> usize {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
-    let names = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("comm")));
-    names.flatten().filter(|name| name.trim() == "redlatch").count()
-}
-
 /// Runs threads, and tasks on further threads. One of these runs this runtime, which ends with the others.
 fn hammer(stress: &Stress, runtime: Runtime) {
     thread::scope(|scope| {
@@ -347,17 +341,4 @@ fn a_driven_client_withstands_threads_tasks_and_harm() {
 #[test]
 fn client_of_a_runtime_withstands_threads_tasks_and_harm() {
     withstand(|runtime, config| runtime.block_on(Client::open_async(config)).expect("an event loop"));
-}
-
-#[test]
-fn a_clients_thread_ends_with_it() {
-    let fleet = Fleet::start(1);
-    let urls = fleet.urls();
-    for _ in 0..20 {
-        let config = config(&urls, ANSWER_TIMEOUT).build().expect("valid settings");
-        let client = Client::open(config).expect("an event loop");
-        drop(client.lock("a").acquire());
-    }
-    // Other tests of this program may have threads, too.
-    eventually(PATIENCE, "the clients' threads end", || background_thread_count() < 20);
 }
