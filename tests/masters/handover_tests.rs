@@ -1,7 +1,5 @@
-//! Callers of one client that want the same lock, on real masters: hand-over with one command, and turns for
-//! other clients.
+//! Callers of one client that want the same lock, on real masters: hand-over with one command.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
@@ -97,38 +95,4 @@ fn valkey_9_hands_over_natively_and_redis_by_script() {
     let mut places = vec![valkey; 2];
     places.resize(3, Place::default());
     a_hand_over_is_one_command_a_master(Fleet::start_at(places));
-}
-
-// I53
-#[test]
-fn another_client_gets_its_turn_between_hand_overs() {
-    let fleet = Fleet::start(3);
-    let (mut first, mut second) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
-    let is_done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        // Three more callers are always in line.
-        scope.spawn(|| {
-            (0..4).for_each(|_| {
-                submit(&mut first);
-            });
-            let mut count = 0_u32;
-            while !is_done.load(Ordering::Relaxed) {
-                let lock = next_holder(&mut first);
-                release(&mut first, lock);
-                submit(&mut first);
-                count += 1;
-            }
-            println!("{count} turns of the other client's callers");
-        });
-        for _ in 0..5 {
-            let start = Instant::now();
-            let lease = second.lock("a").ttl(TTL).wait(PATIENCE).acquire();
-            println!("a turn after {:?}", start.elapsed());
-            if lease.is_err() {
-                is_done.store(true, Ordering::Relaxed);
-            }
-            second.release(lease.expect("a turn")).expect("confirmed");
-        }
-        is_done.store(true, Ordering::Relaxed);
-    });
 }

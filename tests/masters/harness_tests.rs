@@ -1,116 +1,11 @@
 //! Tests of the harness, on which other tests rely.
 
-use redlatch_support::{Fleet, PATIENCE, Proxy, Raw, assert_sooner, command, eventually};
+use redlatch_support::{Fleet, PATIENCE, Proxy, Raw, command, eventually};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-#[test]
-fn a_fleet_answers_and_leaves_nothing() {
-    let mut fleet = Fleet::start(5);
-    let pids: Vec<u32> = fleet.masters().map(|master| master.pid()).collect();
-    for (index, master) in fleet.masters().enumerate() {
-        assert_eq!(
-            master.command(&[b"SET", b"who", index.to_string().as_bytes()]),
-            Raw::Text(b"OK".to_vec())
-        );
-    }
-    for (index, master) in fleet.masters().enumerate() {
-        assert_eq!(master.ask("GET who").text(), index.to_string());
-    }
-    let mut urls = fleet.urls();
-    urls.sort();
-    urls.dedup();
-    assert_eq!(urls.len(), 5);
-    drop(fleet);
-    for pid in pids {
-        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} outlived its fleet");
-    }
-}
-
-#[test]
-fn every_kind_of_reply_is_read() {
-    let mut fleet = Fleet::start(1);
-    let master = fleet.master(0);
-    assert_eq!(master.ask("GET nothing"), Raw::Null);
-    assert_eq!(master.ask("INCRBY number -3"), Raw::Integer(-3));
-    assert_eq!(master.ask("GET number"), Raw::Text(b"-3".to_vec()));
-    assert_eq!(
-        master.ask("LPUSH number x").text(),
-        "WRONGTYPE Operation against a key holding the wrong kind of value"
-    );
-    assert_eq!(master.ask("MGET number nothing").text(), "[-3, nil]");
-    assert_eq!(master.command(&[b"ECHO", b"a\r\nb\xff"]), Raw::Text(b"a\r\nb\xff".to_vec()));
-}
-
-#[test]
-fn a_killed_master_returns_empty() {
-    let mut fleet = Fleet::start(1);
-    let master = fleet.master(0);
-    let (url, pid) = (master.url(), master.pid());
-    master.ask("SET key value");
-    master.kill();
-    let refused = TcpStream::connect(master.addr()).expect_err("nobody listens");
-    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    assert!(master.try_command(&[b"PING"]).is_err());
-    master.restart();
-    assert_eq!(master.url(), url);
-    assert_ne!(master.pid(), pid);
-    assert_eq!(master.ask("GET key"), Raw::Null);
-}
-
-#[test]
-fn an_append_only_file_survives_kill_and_shutdown() {
-    let mut fleet = Fleet::start_with(2, &["--appendonly", "yes", "--appendfsync", "always"]);
-    for master in fleet.masters() {
-        master.ask("SET key value");
-    }
-    fleet.master(0).kill();
-    fleet.master(1).shutdown();
-    for master in fleet.masters() {
-        master.restart();
-        assert_eq!(master.ask("GET key").text(), "value");
-    }
-}
-
-#[test]
-fn a_stopped_master_answers_after_it_continues() {
-    let mut fleet = Fleet::start(1);
-    let mut stream = connect(fleet.master(0).addr());
-    fleet.master(0).stop();
-    stream.write_all(b"PING\r\n").expect("the kernel takes it");
-    assert_eq!(read_within(&mut stream, Duration::from_millis(50)), None);
-    fleet.master(0).cont();
-    assert_eq!(read_within(&mut stream, PATIENCE).as_deref(), Some(&b"+PONG\r\n"[..]));
-    fleet.master(0).stop(); // and a stopped one does not outlive its fleet either
-}
-
-#[test]
-fn a_restart_may_change_extra_arguments() {
-    let mut fleet = Fleet::start_with(1, &["--requirepass", "s3cret"]);
-    let master = fleet.master(0);
-    assert!(master.ask("PING").text().starts_with("NOAUTH"));
-    assert_eq!(master.ask("AUTH s3cret").text(), "OK");
-    assert_eq!(master.ask("PING").text(), "PONG");
-    master.restart_with(&["--maxmemory", "1mb"]);
-    assert_eq!(master.ask("CONFIG GET maxmemory").text(), "[maxmemory, 1048576]");
-}
-
-#[test]
-fn a_fleet_with_sockets_listens_on_them_too() {
-    let mut fleet = Fleet::start_with_sockets(2, &[]);
-    for master in fleet.masters() {
-        let url = master.unix_url();
-        let path = url.strip_prefix("unix://").expect("a unix url");
-        let mut stream = std::os::unix::net::UnixStream::connect(path).expect("the server listens there");
-        stream.write_all(b"PING\r\n").expect("the server reads");
-        let mut pong = [0; 7];
-        stream.read_exact(&mut pong).expect("the server answers");
-        assert_eq!(&pong, b"+PONG\r\n");
-    }
-}
 
 /// `scripts/test` does this after a test program was killed. The test runs itself with the variable set, in a
 /// child that leaks its fleet, then sweeps.
@@ -187,38 +82,6 @@ fn servers_and_children_of_tests_ignore_no_signal() {
         .output()
         .expect("a shell");
     assert!(ignoring.status.success(), "{}", String::from_utf8_lossy(&ignoring.stdout));
-}
-
-#[test]
-fn a_proxy_adds_its_delay_once_each_way() {
-    let mut fleet = Fleet::start(1);
-    let proxy = Proxy::start(fleet.master(0).addr());
-    let mut stream = connect(proxy.addr());
-    ping(&mut stream);
-    for (requests_ms, replies_ms) in [(10, 10), (20, 0), (0, 20)] {
-        proxy.delay_requests(Duration::from_millis(requests_ms));
-        proxy.delay_replies(Duration::from_millis(replies_ms));
-        let fastest = (0..5).map(|_| ping(&mut stream)).min().expect("five");
-        assert!(fastest >= Duration::from_millis(20), "{fastest:?}");
-        assert!(fastest < Duration::from_millis(30), "{fastest:?}");
-    }
-}
-
-#[test]
-fn a_delay_is_a_latency_and_not_a_rate() {
-    let mut fleet = Fleet::start(1);
-    let proxy = Proxy::start(fleet.master(0).addr());
-    proxy.delay(Duration::from_millis(20));
-    let mut stream = connect(proxy.addr());
-    let begun = Instant::now();
-    for _ in 0..50 {
-        stream.write_all(b"PING\r\n").expect("the proxy reads");
-        std::thread::sleep(Duration::from_millis(1)); // so that they are 50 chunks; one after the other would take 2 s
-    }
-    let mut pongs = vec![0; 50 * 7];
-    stream.read_exact(&mut pongs).expect("the proxy answers");
-    assert_eq!(pongs, b"+PONG\r\n".repeat(50));
-    assert_sooner(begun, Duration::from_secs(1), "chunks that are delayed one after the other take 2 s");
 }
 
 #[test]
@@ -328,88 +191,6 @@ fn an_isolated_proxy_accepts_without_answering() {
     assert_eq!(read_within(&mut stream, PATIENCE).as_deref(), Some(&b":1\r\n"[..]));
     assert_eq!(late.read(&mut [0; 8]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
     ping(&mut connect(proxy.addr()));
-}
-
-#[test]
-fn proxy_can_inject_replies() {
-    let mut fleet = Fleet::start(1);
-    let proxy = Proxy::start(fleet.master(0).addr());
-    let mut stream = connect(proxy.addr());
-    ping(&mut stream);
-    proxy.inject_replies(b":7\r\n");
-    assert_eq!(read_within(&mut stream, PATIENCE).as_deref(), Some(&b":7\r\n"[..]));
-    ping(&mut stream);
-}
-
-#[test]
-fn a_refusing_proxy_listens_again_later() {
-    let mut fleet = Fleet::start(1);
-    let mut proxy = Proxy::start(fleet.master(0).addr());
-    let mut stream = connect(proxy.addr());
-    ping(&mut stream);
-    for _ in 0..3 {
-        proxy.refuse(true);
-        proxy.refuse(true);
-        let refused = TcpStream::connect(proxy.addr()).expect_err("nobody listens");
-        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        ping(&mut stream);
-        proxy.refuse(false);
-        proxy.refuse(false);
-        ping(&mut connect(proxy.addr()));
-    }
-}
-
-#[test]
-fn a_proxy_passes_single_bytes_and_megabytes_unchanged() {
-    let mut fleet = Fleet::start(1);
-    let proxy = Proxy::start(fleet.master(0).addr());
-    let mut stream = connect(proxy.addr());
-    proxy.chunk(1);
-    for _ in 0..3 {
-        ping(&mut stream);
-    }
-    proxy.chunk(usize::MAX);
-    let payload: Vec<u8> = (0..4_000_000_u32).map(|index| index.to_le_bytes()[index as usize % 4]).collect();
-    let mut sender = stream.try_clone().expect("a socket can be duplicated");
-    let request =
-        [format!("*2\r\n$4\r\nECHO\r\n${}\r\n", payload.len()).as_bytes(), &payload, b"\r\n"].concat();
-    let sending = std::thread::spawn(move || sender.write_all(&request).expect("the proxy reads"));
-    let head = format!("${}\r\n", payload.len());
-    let mut reply = vec![0; head.len() + payload.len() + 2];
-    stream.read_exact(&mut reply).expect("the proxy answers");
-    sending.join().expect("sent");
-    assert!(reply[head.len()..].starts_with(&payload));
-}
-
-#[test]
-fn proxy_forwards_a_close_from_either_side() {
-    let mut fleet = Fleet::start(1);
-    let proxy = Proxy::start(fleet.master(0).addr());
-    let mut stream = connect(proxy.addr());
-    ping(&mut stream);
-    drop(stream);
-    eventually(PATIENCE, "the master sees the client gone", || unnamed_count(&mut fleet) == 1);
-    let mut stream = connect(proxy.addr());
-    ping(&mut stream);
-    fleet.master(0).kill();
-    assert_eq!(stream.read(&mut [0; 8]).expect("closed in good order"), 0);
-    let mut vain = connect(proxy.addr()); // accepted by the proxy, whose master refuses
-    assert!(matches!(vain.read(&mut [0; 8]), Err(error) if error.kind() == ErrorKind::ConnectionReset));
-    fleet.master(0).restart();
-    ping(&mut connect(proxy.addr()));
-}
-
-#[test]
-fn a_proxy_ends_though_its_client_reads_nothing() {
-    let mut fleet = Fleet::start(1);
-    let proxy = Proxy::start(fleet.master(0).addr());
-    fleet.master(0).command(&[b"SET", b"big", &vec![b'x'; 8 << 20]]);
-    let mut stream = connect(proxy.addr());
-    stream.write_all(b"GET big\r\nGET big\r\nGET big\r\nGET big\r\n").expect("the proxy reads");
-    assert_eq!(stream.peek(&mut [0; 1]).expect("the first reply arrives"), 1);
-    let begun = Instant::now();
-    drop(proxy);
-    assert_sooner(begun, Duration::from_secs(5), "a proxy that waits for its client never ends");
 }
 
 #[test]

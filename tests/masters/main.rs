@@ -1,15 +1,12 @@
 //! Tests with real `redis-server` processes, and a proxy where the network must misbehave.
 
-mod bad_input_tests;
 mod contest;
 mod error_tests;
 mod example_tests;
-mod fence_tests;
 mod foreign_tests;
 mod full_tests;
 mod handover_tests;
 mod harness_tests;
-mod lease_tests;
 mod lock_tests;
 mod lockers;
 mod model_tests;

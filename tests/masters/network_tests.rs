@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use redlatch::{Quarantine, limits};
+use redlatch::limits;
 use redlatch_support::{Fleet, PATIENCE, Proxy, eventually};
 
 use crate::contest::{Contest, Rules, TTL};
 use crate::lockers::{Mode, Way};
 use crate::netns::Netns;
-use crate::rogue::Rogue;
 
 #[test]
 fn broken_connections_give_no_lock_twice() {
@@ -131,22 +130,6 @@ fn partitions_by_the_kernel_give_no_lock_twice() {
     // after the client gave it up. The queue's entry ends with its stay, and the key with its TTL.
     contest.pass(limits::STAY + TTL);
     contest.finish(&mut fleet);
-}
-
-#[test]
-fn servers_that_are_no_redis_give_no_votes() {
-    let mut fleet = Fleet::start(4);
-    let rogues = [
-        Rogue::start(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
-        Rogue::start(Vec::new()),            // never answers the handshake
-        Rogue::start(b"+OK\r\n".repeat(50)), // nobody asked
-    ];
-    let urls = [fleet.urls(), rogues.iter().map(Rogue::url).collect()].concat();
-    let rules = Rules { quarantine: Quarantine::Trust, ready_count: Some(4), ..Rules::default() };
-    let mut contest = Contest::start("garbage, mute, unasked", &urls, &rules);
-    contest.survives("three of seven are no Redis", 40);
-    contest.finish(&mut fleet);
-    assert!(rogues.iter().all(|rogue| rogue.visitor_count() >= 4));
 }
 
 fn proxies(fleet: &Fleet) -> (Vec<Proxy>, Vec<String>) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::status::{FleetDifference, MasterState, Warning};
+use redlatch::status::{FleetDifference, Warning};
 use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine};
 use redlatch_support::{Fleet, PATIENCE, eventually};
 
@@ -66,39 +66,4 @@ fn two_maximum_ttls_are_noticed_at_the_connect() {
     assert_eq!(second.stats().masters[0].fleet_differences, 1);
     assert_eq!(differences(&first), []);
     second.lock("a").acquire().expect("it locks all the same").release().expect("confirmed");
-}
-
-// I30
-#[test]
-fn two_lists_are_noticed_and_two_prefixes_are_legal() {
-    let mut fleet = Fleet::start(5);
-    let urls = fleet.urls();
-    let first = recorded(&mut fleet, &urls[..3]);
-    let second = noticing("two lists", settings(&urls[2..]));
-    eventually(PATIENCE, "the shared master differs", || {
-        matches!(&differences(&second)[..], [FleetDifference::Masters { .. }])
-    });
-    let other = settings(&urls[2..]).prefix("q:").connect().expect("an event loop");
-    eventually(PATIENCE, "it is connected", || {
-        other.masters().iter().all(|master| master.state == MasterState::Ready)
-    });
-    eventually(PATIENCE, "it has its own record", || {
-        fleet.master(2).ask("EXISTS q:redlatch:fleet").text() == "1"
-    });
-    assert_eq!((differences(&first), differences(&other)), (vec![], vec![]));
-    assert_eq!(fleet.master(3).ask("EXISTS p:redlatch:fleet").text(), "0", "in doubt nothing is written");
-}
-
-#[test]
-fn a_restart_without_data_is_no_other_list() {
-    let mut fleet = Fleet::start(3);
-    let urls = fleet.urls();
-    let client = recorded(&mut fleet, &urls);
-    fleet.master(0).restart();
-    eventually(PATIENCE, "it has a record again", || {
-        fleet.master(0).ask("EXISTS p:redlatch:fleet").text() == "1"
-    });
-    assert_eq!(differences(&client), []);
-    let second = recorded(&mut fleet, &urls);
-    assert_eq!(differences(&second), []);
 }

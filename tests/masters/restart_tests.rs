@@ -1,39 +1,14 @@
 //! Contests while masters are killed or shut down, and return empty or with saved data.
 
-use std::time::{Duration, Instant};
-
-use redlatch::status::MasterState;
-use redlatch::{AcquireError, Quarantine};
-use redlatch_support::{Fleet, PATIENCE, Raw};
+use redlatch::Quarantine;
+use redlatch_support::{Fleet, Raw};
 
 use crate::contest::{Contest, Rules, TTL};
-use crate::lock_tests::{drive, open, settings, state};
 use crate::lockers::{Mode, Way};
 
 const MODES: [Mode; 4] = [Mode::Plain, Mode::Fair, Mode::Fenced, Mode::Shared];
 /// After this many contests without two holders, the contest has failed to see the fault.
 const GAME_COUNT: usize = 24;
-
-#[test]
-fn a_forgetful_quorum_serves_no_rival_early() {
-    let ttl = Duration::from_secs(2);
-    let mut fleet = Fleet::start(5);
-    let [mut holder, mut rival] =
-        [(); 2].map(|()| open(settings(&fleet.urls()).quarantine(Quarantine::Uptime).max_ttl(ttl)));
-    for redlock in [&mut holder, &mut rival] {
-        drive(redlock, "no master is in quarantine", |it| {
-            (0..5).all(|index| state(it, index) == MasterState::Ready)
-        });
-    }
-    fleet.master(0).kill();
-    drive(&mut holder, "it is down", |it| matches!(state(it, 0), MasterState::Down(_)));
-    let lease = holder.lock("a").ttl(ttl).wait(PATIENCE).acquire().expect("four are up");
-    // Three masters forget: one that was never asked, and two that granted.
-    (0..3).for_each(|index| fleet.master(index).restart());
-    let second = rival.lock("a").ttl(ttl).wait(PATIENCE).acquire().expect("in the end");
-    assert!(Instant::now() >= lease.valid_until(), "{:?} too early", lease.remaining());
-    rival.release(second).expect("confirmed");
-}
 
 // I8
 #[test]
@@ -152,36 +127,6 @@ fn come_back_with_data(mode: Mode) {
     fleet.masters().for_each(|master| master.restart());
     contest.recovers("all were killed");
     contest.finish(&mut fleet);
-}
-
-/// A quorum that granted a lock is killed, and returns at once. What it synced to disk is still held; without
-/// a file, the same masters give the lock to a second holder.
-#[test]
-fn trusted_masters_hold_what_they_synced() {
-    for (args, has_two_holders) in
-        [(&["--appendonly", "yes", "--appendfsync", "always"][..], false), (&[], true)]
-    {
-        let mut fleet = Fleet::start_with(5, args);
-        let ttl = Duration::from_secs(120);
-        let mut holder = open(settings(&fleet.urls()).max_ttl(ttl));
-        let leases: Vec<_> = (0..50)
-            .map(|index| holder.lock(format!("a:{index}")).ttl(ttl).acquire().expect("free"))
-            .collect();
-        (0..3).for_each(|index| fleet.master(index).kill());
-        (0..3).for_each(|index| fleet.master(index).restart());
-        let mut rival = open(settings(&fleet.urls()).max_ttl(ttl));
-        for (index, lease) in leases.iter().enumerate() {
-            let result = rival.lock(format!("a:{index}")).ttl(ttl).try_acquire();
-            assert!(lease.is_valid(), "the test took too long");
-            match result {
-                Ok(_) => assert!(has_two_holders, "{args:?}: a lock was given twice"),
-                Err(AcquireError::Contended(_)) => {
-                    assert!(!has_two_holders, "{args:?}: nothing was forgotten")
-                }
-                Err(error) => panic!("{args:?}: {error:#}"),
-            }
-        }
-    }
 }
 
 #[test]

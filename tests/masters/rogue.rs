@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,14 +12,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 pub(crate) struct Rogue {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct Shared {
-    is_over: AtomicBool,
-    visitor_count: AtomicUsize,
 }
 
 impl Rogue {
@@ -27,38 +21,32 @@ impl Rogue {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
         let addr = listener.local_addr().expect("bound");
-        let shared = Arc::new(Shared::default());
+        let is_over = Arc::<AtomicBool>::default();
         let thread = std::thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || serve(&listener, &greeting, &shared)
+            let is_over = is_over.clone();
+            move || serve(&listener, &greeting, &is_over)
         });
-        Self { addr, shared, thread: Some(thread) }
+        Self { addr, is_over, thread: Some(thread) }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.addr)
     }
-
-    /// Number of connections so far.
-    pub(crate) fn visitor_count(&self) -> usize {
-        self.shared.visitor_count.load(Ordering::SeqCst)
-    }
 }
 
 impl Drop for Rogue {
     fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::SeqCst);
+        self.is_over.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.join().expect("a rogue does not panic");
         }
     }
 }
 
-fn serve(listener: &TcpListener, greeting: &[u8], shared: &Shared) {
+fn serve(listener: &TcpListener, greeting: &[u8], is_over: &AtomicBool) {
     let mut visitors: Vec<TcpStream> = Vec::new();
-    while !shared.is_over.load(Ordering::SeqCst) {
+    while !is_over.load(Ordering::SeqCst) {
         while let Ok((mut visitor, _)) = listener.accept() {
-            shared.visitor_count.fetch_add(1, Ordering::SeqCst);
             visitor.set_nonblocking(true).expect("a socket");
             visitor.write_all(greeting).ok(); // shorter than a socket's buffer
             visitors.push(visitor);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
 use redlatch::{Config, ConfigBuilder, Quarantine};
-use redlatch_support::{Blocking, Fleet, PATIENCE, eventually};
+use redlatch_support::{Blocking, Fleet, PATIENCE};
 
 use crate::lock_tests::{ANSWER_TIMEOUT, drive, open, state};
 
@@ -118,42 +118,4 @@ fn unfit_masters_are_refused_until_mended() {
     wait_for_all(&mut redlock);
     assert!(mended.elapsed() >= WATCH, "{:?}", mended.elapsed());
     drop(redlock.lock("a").ttl(MAX_TTL).wait(PATIENCE).acquire().expect("free"));
-}
-
-#[test]
-fn a_new_replica_is_refused_after_reconnecting() {
-    let mut fleet = Fleet::start(2);
-    let mut redlock = open(strict(&fleet.urls()));
-    wait_for_all(&mut redlock);
-    let primary = fleet.master(0).port();
-    assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {primary}")).text(), "OK");
-    fleet.master(1).ask("CLIENT KILL SKIPME yes");
-    drive(
-        &mut redlock,
-        "it is refused",
-        |redlock| matches!(state(redlock, 1), MasterState::Down(why) if why.contains("list its master instead")),
-    );
-    assert_eq!(state(&redlock, 0), MasterState::Ready);
-}
-
-#[test]
-fn strict_mode_without_rights_to_its_mark_only_watches() {
-    let mut fleet = Fleet::start(1);
-    let rules = "ACL SETUSER locker on >pw resetkeys ~p:* resetchannels -@all +set +get +del +pexpire +pttl \
-                 +evalsha +script|load +eval +info +echo +client|setname";
-    assert_eq!(fleet.master(0).ask(rules).text(), "OK");
-    let url = [fleet.master(0).url().replace("redis://", "redis://locker:pw@")];
-    let mut redlock = open(strict(&url));
-    drop(redlock.lock("a").ttl(MAX_TTL).wait(PATIENCE).acquire().expect("allowed"));
-    wait_for_marks(&mut redlock, &mut fleet);
-    // A key pattern for the locks, but not for the mark.
-    assert_eq!(fleet.master(0).ask("ACL SETUSER locker resetkeys ~p:a").text(), "OK");
-    fleet.master(0).ask("DEL p:redlatch:mark");
-    let start = Instant::now();
-    let mut redlock = open(strict(&url));
-    drop(redlock.lock("a").ttl(MAX_TTL).wait(PATIENCE).acquire().expect("watched"));
-    assert!(start.elapsed() >= WATCH);
-    let refused = redlock.masters().swap_remove(0).refused;
-    assert!(refused.iter().any(|(name, _)| *name == "GET of the mark"), "{refused:?}");
-    eventually(PATIENCE, "no mark is written", || mark(&mut fleet, 0) == "nil");
 }

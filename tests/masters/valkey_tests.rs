@@ -99,6 +99,22 @@ fn mixed_fleets_give_no_lock_twice() {
     contest.finish(&mut fleet);
 }
 
+#[test]
+fn valkey_and_redis_give_rising_tokens_together() {
+    let Some(valkey) = valkey_9() else { return };
+    let places = vec![valkey.clone(), Place::default(), valkey];
+    let fleet = Fleet::start_at(places);
+    let mut redlock = open(settings(&fleet.urls()));
+    let mut before = None;
+    for _ in 0..20 {
+        let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("free");
+        assert!(lease.fencing_token() > before);
+        before = lease.fencing_token();
+        redlock.extend(&mut lease, TTL).expect("held");
+        assert!(redlock.release(lease).expect("confirmed").deleted >= 2);
+    }
+}
+
 /// A server that refuses scripts, because their commands are renamed away.
 fn without_scripts(mut place: Place) -> Place {
     for command in ["EVALSHA", "EVAL"] {
