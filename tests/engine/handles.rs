@@ -32,19 +32,6 @@ fn assert_released(rig: &mut Rig) {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
-/// One master has lost the fence before the release.
-// I48
-#[test]
-fn a_release_by_a_handle_raises_the_fence() {
-    let (mut rig, handle) = passed(Options::new().fenced());
-    let fence = rig.masters[1].fence(rig.now, b"a");
-    rig.masters[0].load_keys(Default::default());
-    submit(&mut rig, &handle, HandleAct::Release { awaited: true });
-    assert_released(&mut rig);
-    let fences: Vec<_> = rig.masters.iter().map(|master| master.fence(rig.now, b"a")).collect();
-    assert_eq!((fences, fence > 0), (vec![fence; 3], true));
-}
-
 #[test]
 fn a_release_by_a_handle_cannot_be_released() {
     let (mut rig, handle) = passed(Options::new());

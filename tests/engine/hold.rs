@@ -222,59 +222,6 @@ fn an_extension_counts_from_its_own_sending() {
 }
 
 #[test]
-fn an_extension_without_a_quorum_leaves_the_deadline() {
-    let mut rig = Rig::new(5, |builder| builder.wake_waiters(false));
-    let start = rig.now;
-    let lock = rig.acquire("a", 10_000, 0);
-    let grant = granted(&mut rig);
-    (2..5).for_each(|index| rig.stop_master(index));
-    rig.masters[0].log.clear();
-    rig.extend(lock, 20_000);
-    rig.run_for(ms(50));
-    let outcome = rig.outcome();
-    assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
-    assert_eq!(grant.valid_until, start + ms(9898));
-    // At this deadline the lock can no longer be extended, though most keys still live.
-    (2..5).for_each(|index| rig.resume_master(index));
-    rig.run_for(grant.valid_until - rig.now);
-    rig.extend(lock, 10_000);
-    assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::Expired))));
-    let sent = rig.masters[0].log.iter().filter(|args| args[0] == b"EVALSHA").count();
-    assert_eq!(sent, 1, "after the deadline nothing is sent");
-}
-
-#[test]
-fn an_extension_refused_by_most_is_a_loss() {
-    let mut rig = Rig::new(3, defaults);
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    for index in 0..2 {
-        let until = rig.now + ms(1000);
-        rig.masters[index].put(b"a", b"other", Some(until));
-    }
-    rig.extend(lock, 10_000);
-    let outcome = rig.outcome();
-    assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::Lost(_))))), "{outcome:?}");
-    assert_eq!(rig.masters[0].value(rig.now, b"a"), Some(b"other".as_slice()));
-    assert_eq!(rig.engine.granted(lock).map(|granted| granted.count()), Some(1));
-}
-
-#[test]
-fn a_failed_shorter_extension_shortens_the_lock() {
-    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(500)));
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    (0..3).for_each(|index| rig.stall_replies(index));
-    rig.extend(lock, 1000);
-    rig.run_for(ms(500));
-    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
-    (0..3).for_each(|index| rig.end_stall(index));
-    rig.run_for(ms(488));
-    rig.extend(lock, 10_000);
-    assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::Expired))));
-}
-
-#[test]
 fn extensions_are_bounded_and_one_at_a_time() {
     let mut rig = Rig::new(1, |builder| builder.max_hold(ms(15_000)));
     let lock = rig.acquire("a", 10_000, 0);
@@ -425,21 +372,6 @@ fn an_absent_master_gets_the_lock_later() {
 }
 
 #[test]
-fn a_restarted_master_gets_the_lock_again() {
-    let mut rig = Rig::new(3, |b| b.quarantine(Quarantine::Trust));
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    let now = rig.now;
-    rig.reset_conn(1);
-    rig.masters[1].restart("other", now);
-    rig.run_for(ms(1000));
-    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
-    rig.release(lock, false);
-    rig.pump();
-    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
-}
-
-#[test]
 fn a_silent_master_gets_missed_locks_later() {
     let mut rig = Rig::new(3, defaults);
     rig.stop_master(2);
@@ -468,19 +400,6 @@ fn a_repair_recognizes_its_own_key() {
     assert_eq!(rig.engine.margin(lock), 1, "proven by the extension");
     rig.release(lock, false);
     rig.pump();
-    assert_eq!(rig.holder_count("a"), 0);
-}
-
-#[test]
-fn an_expired_lock_is_not_put_back() {
-    let mut rig = Rig::unconnected(3, |b| b.quarantine(Quarantine::Trust));
-    rig.refuse(2, true);
-    rig.pump();
-    rig.acquire("a", 1000, 0);
-    granted(&mut rig);
-    rig.run_for(ms(1000));
-    rig.refuse(2, false);
-    rig.run_for(ms(4000));
     assert_eq!(rig.holder_count("a"), 0);
 }
 

@@ -14,22 +14,6 @@ fn joining_record() -> String {
     format!("redlatch:fleet:1 {settings} own={label} of={label}-{label} joining")
 }
 
-/// Neither its uptime of an hour nor a mark proves that it has the old master's locks.
-#[test]
-fn a_master_in_the_place_of_another_one_counts_by_a_new_watch() {
-    let record = joining_record();
-    for quarantine in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
-        let mut rig = Rig::unconnected(1, |builder| prefixed(builder).quarantine(quarantine));
-        rig.masters[0].put(RECORD, record.as_bytes(), None);
-        rig.masters[0].put(b"p:redlatch:mark", b"run0 - - 10102", None);
-        rig.pump();
-        let state = |rig: &Rig| rig.engine.master_status(rig.now, id(0)).state;
-        assert_eq!(state(&rig), MasterState::Quarantined(ms(10_102)), "{quarantine:?}");
-        rig.run_for(ms(10_102));
-        assert_eq!(state(&rig), MasterState::Ready);
-    }
-}
-
 /// Its client had the new list before the record existed.
 #[test]
 fn a_master_that_joins_meanwhile_is_watched_anew() {

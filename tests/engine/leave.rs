@@ -69,19 +69,6 @@ fn a_left_lock_sends_nothing_and_ends_by_its_ttl() {
 
 // I42
 #[test]
-fn a_lost_lock_cannot_be_left() {
-    let mut rig = Rig::new(3, defaults);
-    let lock = hold(&mut rig, 1000);
-    rig.run_for(ms(1100));
-    assert_eq!(rig.engine.leave(rig.now, lock), Err(LeaveError::Expired));
-    rig.release(lock, true);
-    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.was_already_gone()));
-    assert_eq!((rig.engine.stats(rig.now).lost, rig.engine.stats(rig.now).left), (1, 0));
-    assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
-}
-
-// I42
-#[test]
 fn a_grant_that_comes_after_the_leave_is_part_of_the_lock() {
     let mut rig = Rig::new(3, defaults);
     rig.stall_replies(2);
@@ -213,66 +200,6 @@ fn a_lock_is_left_for_a_time_once() {
     rig.release(lock, true);
     assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.was_already_gone()));
     assert_ends_after(&mut rig, ms(2000));
-}
-
-/// Two connections break before the lock is left. The masters return before or after its time.
-// I43
-#[test]
-fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
-    for away_ms in [50, 450, 600, 3000] {
-        let mut rig = Rig::new(3, defaults);
-        let lock = hold(&mut rig, 8000);
-        let gone_at = rig.now + ms(8000);
-        (0..2).for_each(|index| rig.refuse(index, true));
-        (0..2).for_each(|index| rig.reset_conn(index));
-        submit_leave(&mut rig, lock, ms(500));
-        match result(&mut rig) {
-            Err(LeaveError::Unconfirmed { latest_end, report }) => {
-                assert!((gone_at..gone_at + ms(100)).contains(&latest_end), "{:?}", latest_end - rig.now);
-                assert_eq!(
-                    report.votes.iter().filter(|(_, vote)| *vote == redlatch::error::Vote::Granted).count(),
-                    1
-                );
-            }
-            other => panic!("{other:?}"),
-        }
-        rig.run_for(ms(away_ms));
-        (0..2).for_each(|index| rig.refuse(index, false));
-        // Pauses between connection attempts grow while the master is away.
-        rig.run_for(ms(4500));
-        assert_eq!(rig.holder_count("a"), 0, "away for {away_ms} ms");
-        assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
-        assert_eq!(rig.engine.stats(rig.now).orphans, 0);
-    }
-}
-
-/// The answer comes before the time ends, just after it, or when the release is overdue.
-// I43
-#[test]
-fn a_silent_master_is_released_after_the_time() {
-    for (silent_ms, is_forgotten) in [(1900, false), (2020, false), (2020, true), (2300, false), (2300, true)]
-    {
-        let mut rig = Rig::new(3, defaults);
-        let lock = hold(&mut rig, 8000);
-        rig.stop_master(2);
-        if is_forgotten {
-            rig.masters[2].flush_scripts();
-        }
-        submit_leave(&mut rig, lock, ms(2000));
-        assert_eq!(rig.outcome(), None, "it may still answer");
-        rig.run_for(ms(200));
-        let left = result(&mut rig).expect("a quorum has the rest");
-        assert_eq!(left.unanswered, 1);
-        assert!(left.latest_end >= rig.now + ms(9700), "it may carry out the rest at its end: {left:?}");
-        rig.run_for(ms(silent_ms - 200));
-        rig.resume_master(2);
-        if silent_ms < 2000 {
-            assert_eq!(rig.holder_count("a"), 3, "it counts the rest from now");
-            rig.run_for(ms(400));
-        }
-        assert_eq!(rig.holder_count("a"), 0, "{silent_ms} ms: it is released in time all the same");
-        assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
-    }
 }
 
 /// One master answers the rest after another master, which was away, was sent it.

@@ -1,7 +1,5 @@
 //! What makes a master's vote count: handshake, quarantine, answers in time, one vote for each server.
 
-use std::time::Duration;
-
 use crate::rig::{Rig, id};
 use redlatch::error::{Failure, Vote};
 use redlatch::status::MasterState;
@@ -71,57 +69,6 @@ fn unread_master_is_not_marked_silent() {
     rig.pump();
     no_quorum(&mut rig);
     assert_eq!(rig.engine.master_status(rig.now, id(0)).state, MasterState::Ready);
-}
-
-#[test]
-fn a_grant_dies_with_its_connection() {
-    let mut rig = Rig::new(3, defaults);
-    rig.stall_replies(1);
-    rig.stall_replies(2);
-    rig.acquire("a", 10_000, 0);
-    rig.reset_conn(0);
-    rig.end_stall(1);
-    assert_eq!(rig.outcome(), None, "one grant was lost with its connection");
-    rig.end_stall(2);
-    assert_eq!(granted(&mut rig).granted.iter().collect::<Vec<_>>(), [id(1), id(2)]);
-}
-
-#[test]
-fn a_restarted_master_waits_for_forgotten_locks() {
-    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
-    rig.refuse(2, true);
-    rig.reset_conn(2);
-    rig.acquire("a", 10_000, 0);
-    let held = granted(&mut rig).token;
-    // Masters 1 and 2 return, and refuse the lock, so that one of three masters has it.
-    (1..3).for_each(|index| drop(rig.masters[index].errors.insert("SET".into(), "OOM x".into())));
-    // Master 1 returns empty; with masters 1 and 2, a rival would have two votes for a held lock.
-    rig.reset_conn(1);
-    let restarted = rig.now;
-    rig.masters[1].restart("run1b", restarted);
-    rig.refuse(2, false);
-    rig.run_for(ms(2500));
-    rig.outcomes.clear();
-    let counted_from = match rig.engine.master_status(rig.now, id(1)).state {
-        MasterState::Quarantined(left) => rig.now + left,
-        other => panic!("{other:?}"),
-    };
-    assert!(counted_from >= restarted + ms(10_102), "TTL plus drift after the restart at the earliest");
-    (1..3).for_each(|index| rig.masters[index].errors.clear());
-    rig.acquire("a", 10_000, 0);
-    assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
-    assert_eq!(rig.holder_count("a"), 1, "what the refused attempt set is released");
-    assert_eq!(rig.masters[0].value(rig.now, b"a"), Some(held.as_bytes().as_slice()));
-    // One tick too early it does not count; then it does.
-    rig.refuse(2, true);
-    rig.reset_conn(2);
-    rig.run_for(counted_from - rig.now - Duration::from_nanos(1));
-    rig.acquire("b", 10_000, 0);
-    let denial = no_quorum(&mut rig);
-    assert!(matches!(denial.report.votes[1].1, Vote::Failed(Failure::Quarantined { .. })), "{denial}");
-    rig.run_for(Duration::from_nanos(1));
-    rig.acquire("b", 10_000, 0);
-    granted(&mut rig);
 }
 
 /// The wait ends at the same moment as the quarantine.
@@ -217,26 +164,6 @@ fn earlier_connection_does_not_shorten_a_restart_quarantine() {
     rig.run_for(ms(1000));
     rig.acquire("a", 1000, 0);
     no_quorum(&mut rig);
-}
-
-#[test]
-fn reported_uptime_may_be_one_second_too_long() {
-    let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
-    // Started at the end of one second and asked at the start of another, it reports almost a second too
-    // much.
-    // much.
-    rig.run_for(ms(950));
-    rig.reset_conn(0);
-    rig.refuse(0, true);
-    let restarted = rig.now;
-    rig.masters[0].restart("run0b", restarted);
-    rig.run_for(ms(2000));
-    rig.refuse(0, false);
-    rig.run_for(ms(2100));
-    let MasterState::Quarantined(left) = rig.engine.master_status(rig.now, id(0)).state else {
-        panic!("young")
-    };
-    assert!(rig.now + left >= restarted + ms(10_102), "{left:?}");
 }
 
 #[test]

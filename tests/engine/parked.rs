@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::engine::Outcome;
 use redlatch::error::HolderTtl;
 use redlatch::scripts::SCRIPTS;
-use redlatch::{AcquireError, HeldLocks, Options, Quarantine};
+use redlatch::{AcquireError, Options, Quarantine};
 
 use crate::model::{Dialect, digest, fence_key, queue_key};
 use crate::rig::Rig;
@@ -100,23 +100,6 @@ fn check_nothing_left(rig: &mut Rig) {
 }
 
 #[test]
-fn a_waiter_is_granted_by_the_message_of_a_release() {
-    let mut rig = rig_with_other(3);
-    let lock = rig.acquire_with("a", waiting());
-    rig.run_for(ms(100));
-    assert!(rig.outcome().is_none());
-    forget_logs(&mut rig);
-    free_all(&mut rig);
-    let grant = granted(&mut rig);
-    assert_eq!((grant.attempts, scripts(&mut rig, 0)), (2, vec![]), "nothing was sent for it");
-    assert_eq!(rig.holder_count("a"), 3);
-    rig.release(lock, true);
-    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
-    assert_eq!(scripts(&mut rig, 0), ["unpark"]);
-    check_nothing_left(&mut rig);
-}
-
-#[test]
 fn a_place_in_the_queue_is_one_attempt_and_one_retry() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting());
@@ -143,23 +126,6 @@ fn polling_waiter_parks_without_another_attempt() {
     };
     assert!((0..3000).any(|_| parks(&mut rig)));
     assert!(!was_sent(&rig, b"SET"), "it asked first");
-}
-
-#[test]
-fn a_vote_of_a_connection_that_broke_is_void() {
-    let mut rig = rig_with_other(3);
-    rig.acquire_with("a", waiting());
-    free(&mut rig, 0);
-    rig.pump();
-    rig.refuse(0, true);
-    rig.reset_conn(0);
-    free(&mut rig, 1);
-    rig.pump();
-    assert_eq!(rig.outcome(), None, "one vote stands");
-    // The next round asks the master again, and ends the token there.
-    rig.refuse(0, false);
-    rig.run_for(ms(3000));
-    assert!(granted(&mut rig).granted.count() >= 2);
 }
 
 #[test]
@@ -332,25 +298,6 @@ fn second_consecutive_late_round_fails() {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
-#[test]
-fn a_stale_token_is_followed_by_a_larger_one() {
-    let mut rig = rig_with_other(3);
-    rig.acquire_with("a", waiting().fenced());
-    rig.run_for(ms(100));
-    let fence = rig.masters[0].wall_us(rig.now) + 1_000_000;
-    let until = rig.now + ms(60_000);
-    for master in &mut rig.masters {
-        master.put(&fence_key(KEY), fence.to_string().as_bytes(), Some(until));
-    }
-    forget_logs(&mut rig);
-    free_all(&mut rig);
-    rig.run_for(ms(5));
-    let token = granted(&mut rig).fencing_token.expect("it is fenced");
-    assert!(token.as_u64() > fence, "{token} is behind {fence}");
-    let parks = scripts(&mut rig, 0).iter().filter(|script| **script == "park").count();
-    assert!((1..=3).contains(&parks), "{parks} rounds");
-}
-
 /// Such a master gets each round as an ordinary attempt.
 #[test]
 fn a_token_follows_the_fence_of_a_master_that_cannot_park() {
@@ -371,39 +318,6 @@ fn a_token_follows_the_fence_of_a_master_that_cannot_park() {
     rig.run_for(ms(3_000));
     let token = granted(&mut rig).fencing_token.expect("it is fenced");
     assert!(token.as_u64() > fence, "{token} is behind {fence}");
-}
-
-#[test]
-fn waiting_readers_are_granted_together() {
-    let mut rig = rig_with_other(3);
-    let readers: Vec<OpId> = (0..4).map(|_| rig.acquire_with("a", waiting().shared())).collect();
-    rig.run_for(ms(100));
-    forget_logs(&mut rig);
-    free_all(&mut rig);
-    for _ in &readers {
-        granted(&mut rig);
-    }
-    assert_eq!(scripts(&mut rig, 0), Vec::<&str>::new());
-    readers.into_iter().for_each(|reader| rig.release(reader, false));
-    check_nothing_left(&mut rig);
-}
-
-#[test]
-fn a_reader_stands_behind_a_waiting_writer() {
-    let mut rig = Rig::new(3, defaults);
-    let first = rig.acquire_with("a", waiting().shared());
-    granted(&mut rig);
-    let writer = rig.acquire_with("a", waiting());
-    rig.run_for(ms(1));
-    rig.acquire_with("a", waiting().wait(Duration::ZERO).shared());
-    assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
-    // Readers that keep coming do not starve the waiter.
-    let last = rig.acquire_with("a", waiting().shared());
-    rig.run_for(ms(5));
-    rig.release(first, false);
-    assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(writer));
-    rig.release(writer, false);
-    assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(last));
 }
 
 /// A park replaces the last token. If the lock is left before the park is answered, that token needs a
@@ -449,41 +363,6 @@ fn cancelled_caller_leaves_no_entry() {
     rig.pump();
     rig.release(lock, false);
     assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 2));
-    check_nothing_left(&mut rig);
-}
-
-#[test]
-fn a_drain_ends_what_is_parked() {
-    let mut rig = rig_with_other(3);
-    rig.acquire_with("a", waiting());
-    rig.run_for(ms(100));
-    let request = Request::Drain { held: HeldLocks::Release, limit: ms(1000) };
-    rig.engine.submit(rig.now, request).expect("room");
-    rig.pump();
-    assert!(matches!(denied(&mut rig), AcquireError::Stopped(_)));
-    rig.run_for(ms(1));
-    let outcome = rig.outcome();
-    assert!(matches!(outcome, Some(Outcome::Drained(0))), "{outcome:?}");
-    check_nothing_left(&mut rig);
-}
-
-#[test]
-fn a_hand_over_takes_the_entry_of_the_old_token_away() {
-    let mut rig = rig_with_other(3);
-    let first = rig.acquire_with("a", waiting());
-    // The third master still has the key and the entry.
-    free(&mut rig, 0);
-    free(&mut rig, 1);
-    rig.pump();
-    granted(&mut rig);
-    assert_eq!(rig.masters[2].parked(rig.now, KEY).len(), 1);
-    let next = rig.acquire_with("a", waiting());
-    forget_logs(&mut rig);
-    rig.release(first, false);
-    assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(next));
-    assert_eq!(scripts(&mut rig, 0), ["swap_parked"]);
-    assert_eq!(rig.masters[2].parked(rig.now, KEY), []);
-    rig.release(next, false);
     check_nothing_left(&mut rig);
 }
 

@@ -262,34 +262,6 @@ fn quarantine(rig: &Rig, master: usize) -> Option<std::time::Duration> {
 
 // I33
 #[test]
-fn declared_longer_ttl_lengthens_each_quarantine() {
-    let urls = ["redis://m0", "redis://m1", "redis://m2"];
-    let mut rig = Rig::new(3, prefixed);
-    put_declared(&mut rig, &[0, 1, 2], "", "");
-    // Two masters lost the record and all locks.
-    let now = rig.now;
-    (1..3).for_each(|master| rig.masters[master].restart(&format!("again{master}"), now));
-    rig.now += ms(2000);
-    let settings = |builder| prefixed(builder).max_ttl(ms(900)).drift_ppm(5000);
-    let mut other = Rig::with_urls(urls.map(str::to_owned).to_vec(), settings);
-    for master in 0..3 {
-        std::mem::swap(&mut other.masters[master], &mut rig.masters[master]);
-    }
-    other.jump(rig.now.saturating_duration_since(other.now));
-    other.stop_master(0);
-    other.pump();
-    assert_eq!([1, 2].map(|it| quarantine(&other, it)), [None; 2], "nobody says otherwise yet");
-    other.resume_master(0);
-    other.pump();
-    // The larger value of each setting: 10 s and 1 %. An uptime of 2 s may be only 1 s.
-    assert_eq!([1, 2].map(|it| quarantine(&other, it)), [Some(ms(9102)); 2]);
-    assert_eq!(quarantine(&other, 0), None);
-    other.acquire("a", 500, 0);
-    denied(&mut other);
-}
-
-// I33
-#[test]
 fn declared_shorter_ttl_shortens_no_quarantine() {
     let mut rig = Rig::new(3, prefixed);
     put_declared(&mut rig, &[0, 1, 2], "max_ttl_ms=10000", "max_ttl_ms=900");
@@ -456,26 +428,6 @@ fn declare(rig: &mut Rig) {
         let declared = record.expect("written").replace("observed", "declared");
         rig.masters[index].put(RECORD, declared.as_bytes(), None);
     }
-}
-
-// I32
-#[test]
-fn strict_mode_refuses_other_declared_settings() {
-    let strict = |builder| prefixed(builder).quarantine(Quarantine::Strict);
-    let urls = ["redis://m0", "redis://m1", "redis://m2"];
-    let mut rig = Rig::new(3, prefixed);
-    let mut other = second(&mut rig, &urls, &[0, 1, 2], |builder| strict(builder).max_ttl(ms(9000)));
-    assert!(matches!(other.engine.master_status(other.now, id(0)).state, MasterState::Quarantined(_)));
-    declare(&mut other);
-    let mut refused = second(&mut other, &urls, &[0, 1, 2], |builder| strict(builder).max_ttl(ms(9000)));
-    for index in 0..3 {
-        let MasterState::Down(why) = refused.engine.master_status(refused.now, id(index)).state else {
-            panic!("it is counted")
-        };
-        assert!(why.contains("max_ttl 10s, and this client 9s"), "{why}");
-    }
-    let same = second(&mut refused, &urls, &[0, 1, 2], strict);
-    assert!(matches!(same.engine.master_status(same.now, id(0)).state, MasterState::Quarantined(_)));
 }
 
 #[test]

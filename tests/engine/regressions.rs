@@ -224,17 +224,6 @@ fn a_failed_handshake_names_its_cause_only() {
 }
 
 #[test]
-fn unreleased_claim_ends_with_its_ttl() {
-    let mut rig = Rig::new(3, |b| b.answer_timeout(ms(3_600_000)));
-    rig.stop_master(2);
-    let lock = rig.acquire("a", 1000, 0);
-    granted(&mut rig);
-    rig.release(lock, false);
-    rig.run_for(ms(60_000));
-    assert_eq!(rig.engine.claim_count(), 0, "gone after TTL");
-}
-
-#[test]
 fn short_waits_detect_a_dead_master() {
     // Repeated short waits on a single stopped master never mark it as silent.
     let mut rig = Rig::new(1, defaults);
@@ -246,21 +235,6 @@ fn short_waits_detect_a_dead_master() {
     }
     let state = rig.engine.master_status(rig.now, id(0)).state;
     assert_ne!(state, MasterState::Ready, "2 s of silence");
-}
-
-#[test]
-fn an_extensions_margin_counts_extended_masters_only() {
-    let mut rig = Rig::new(3, defaults);
-    let lock = rig.acquire("a", 1000, 0);
-    granted(&mut rig);
-    assert_eq!(rig.engine.margin(lock), 1);
-    rig.stop_master(0);
-    rig.extend(lock, 10_000);
-    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    // Master 0 would let the key go after one second.
-    assert_eq!(rig.engine.margin(lock), 0);
-    rig.resume_master(0);
-    assert_eq!(rig.engine.margin(lock), 1, "it was extended after all");
 }
 
 #[test]
@@ -276,20 +250,6 @@ fn an_extension_puts_a_lost_key_back() {
     rig.release(lock, false);
     rig.pump();
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
-}
-
-#[test]
-fn unanswered_commands_mark_a_master_silent() {
-    let mut rig = Rig::new(3, defaults);
-    rig.stop_master(2);
-    let lock = rig.acquire("a", 10_000, 0);
-    granted(&mut rig);
-    rig.release(lock, false);
-    // An earlier answer arrives after both were sent, and then nothing more.
-    rig.run_for(ms(10));
-    rig.receive(2, b"+O");
-    rig.run_for(ms(1000));
-    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
 }
 
 #[test]

@@ -188,25 +188,6 @@ fn later_clients_count_from_the_first_sight() {
     assert_eq!(left(&next_client(&mut third, mode(Quarantine::Strict))), Duration::ZERO);
 }
 
-// I29
-#[test]
-fn a_mark_of_another_history_is_replaced() {
-    let strict = mode(Quarantine::Strict);
-    let mut rig = counting(&strict);
-    let before = mark(&rig);
-    assert!(before.ends_with(" 10102"), "{before}");
-    // Replaced and restored within one process: the mark returns with the data.
-    let keys = rig.masters[0].keys().clone();
-    rig.masters[0].resync(keys);
-    let mut next = next_client(&mut rig, &strict);
-    assert_eq!(left(&next), WATCH);
-    let first_sight = mark(&next);
-    assert!(first_sight != before && first_sight.ends_with(" 0"), "{first_sight}");
-    next.run_for(WATCH);
-    assert!(mark(&next).ends_with(" 10102"));
-    assert_eq!(left(&next_client(&mut next, &strict)), Duration::ZERO);
-}
-
 #[test]
 fn mark_with_a_future_uptime_is_replaced() {
     let uptime = mode(Quarantine::Uptime);
@@ -277,21 +258,6 @@ fn a_watched_process_that_joins_is_watched_anew() {
 }
 
 // ---- connections that stand ----
-
-// I38
-#[test]
-fn an_open_connection_notices_within_a_minute() {
-    for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
-        let mut rig = counting(mode(quarantine));
-        rig.masters[0].resync(Keys::new());
-        rig.run_for(FACTS_PAUSE - WATCH + limits::BACKOFF_MAX);
-        assert!(left(&rig) > Duration::ZERO, "{quarantine:?}");
-        assert_eq!((restarts(&rig), handshakes(&rig)), (1, 2), "{quarantine:?}");
-        // Nothing more happens.
-        rig.run_for(FACTS_PAUSE * 3);
-        assert_eq!((left(&rig), handshakes(&rig)), (Duration::ZERO, 2), "{quarantine:?}");
-    }
-}
 
 // I38
 #[test]

@@ -57,25 +57,6 @@ pub fn a_labelled_lock_is_released_at_once() -> Verdict {
     verdict(&mut world)
 }
 
-// I74
-pub fn a_labelled_lock_is_handed_over() -> Verdict {
-    let mut world = world(3, 1, defaults);
-    world.habits.label_ppm = 1_000_000;
-    let first = hold(&mut world, 0, KEY, ms(10_000))?;
-    let next = world.submit_acquire(0, KEY, ms(10_000), ms(5000)).expect("room");
-    world.submit_release(0, first, false);
-    held(&mut world, 0, next)?;
-    demand(
-        world.clients[0].engine.granted(next).is_some_and(|granted| granted.count() == 3),
-        "a swap failed",
-    )?;
-    world.submit_release(0, next, true);
-    outcome(&mut world, 0)?;
-    world.run_for(10 * MS);
-    demand((0..3).all(|master| !is_held(&world, master, KEY)), "a labelled value stays behind a swap")?;
-    verdict(&mut world)
-}
-
 // I10
 pub fn an_extension_leaves_somebody_elses_key_alone() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -470,7 +451,6 @@ tests!(
     a_lock_that_is_over_is_not_extended,
     a_shorter_ttl_counts_though_its_round_fails,
     a_labelled_lock_is_released_at_once,
-    a_labelled_lock_is_handed_over,
     own_key_found_again_counts_as_ours,
     the_margin_counts_extended_masters_only,
     a_late_set_is_void_after_an_extension,

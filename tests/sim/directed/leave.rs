@@ -32,27 +32,6 @@ pub fn a_lost_lock_is_not_left() -> Verdict {
 }
 
 // I43
-pub fn lock_left_for_a_time_ends_then() -> Verdict {
-    // Longer and shorter than the rest of the TTL.
-    for (ttl, rest) in [(1000, 5000), (9000, 2000)] {
-        let mut world = world(3, 1, defaults);
-        let lock = hold(&mut world, 0, KEY, ms(ttl))?;
-        world.run_for(300 * MS);
-        world.submit_leave(0, lock, Some(ms(rest)));
-        let Outcome::Leave(Ok(left)) = outcome(&mut world, 0)? else {
-            return Err("nobody confirms the rest".to_owned());
-        };
-        demand(left.unanswered == 0 && left.held_until < left.latest_end, "it is not on all masters")?;
-        world.run_for((rest - 20) * MS);
-        demand(held_on(&world) == 3, "it ends before its time")?;
-        world.run_for(40 * MS);
-        demand(held_on(&world) == 0, "it goes on after its time")?;
-        verdict(&mut world)?;
-    }
-    Ok(())
-}
-
-// I43
 pub fn returning_master_gets_the_shortened_ttl() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
@@ -137,7 +116,6 @@ tests!(
     shortened_ttl_in_quarantine_does_not_count,
     a_left_lock_lives_to_the_end_of_its_ttl,
     a_lost_lock_is_not_left,
-    lock_left_for_a_time_ends_then,
     returning_master_gets_the_shortened_ttl,
     master_returning_late_is_released,
     late_shortened_ttl_does_not_count,
