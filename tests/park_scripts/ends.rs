@@ -32,44 +32,6 @@ fn an_unpark_deletes_the_key_and_serves() {
 }
 
 #[test]
-fn an_unpark_serves_a_key_that_expired() {
-    let mut rig = Rig::new();
-    rig.hold("other");
-    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
-    first.waits();
-    second.waits();
-    rig.call(&["DEL", LOCK]);
-    assert_eq!(first.unpark(&mut rig), 0, "its entry went, no key");
-    rig.assert_holds(&second);
-    assert_eq!(second.messages(), [second.vote.clone()]);
-}
-
-#[test]
-fn an_unpark_keeps_the_entry_of_a_later_round() {
-    let mut rig = Rig::new();
-    rig.hold("other");
-    let (mut first, mut ended) = (rig.waiter(1), rig.waiter(1));
-    first.next_round();
-    first.waits();
-    ended.at = first.at.clone();
-    assert_eq!(ended.unpark(&mut rig), 0);
-    assert_eq!(rig.waiting(), [first.name()]);
-}
-
-#[test]
-fn an_unpark_of_a_foreign_key_is_zero() {
-    let mut rig = Rig::new();
-    rig.hold("other");
-    let mut first = rig.waiter(1);
-    first.waits();
-    rig.call(&["DEL", LOCK]);
-    rig.call(&["HSET", LOCK, "x", "y"]);
-    assert_eq!(first.unpark(&mut rig), 0);
-    assert_eq!(rig.waiting(), [""; 0]);
-    assert_eq!(rig.call(&["EXISTS", LOCK]).int(), 1);
-}
-
-#[test]
 fn a_forced_unlock_serves() {
     let mut rig = Rig::new();
     rig.hold("other");

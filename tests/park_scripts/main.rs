@@ -4,7 +4,6 @@
 //! which receives votes as RESP3 pushes. Time constants are larger than in the files, so that no pause of the
 //! machine ends a stay.
 
-mod beside;
 mod ends;
 mod fenced;
 mod queue;

@@ -3,37 +3,6 @@
 use crate::rig::{Answer, FENCE, HOUR_MS, LOCK, QUEUE, RELEASE, Rig};
 
 #[test]
-fn the_old_value_is_deleted_first() {
-    let mut rig = Rig::new();
-    let mut first = rig.waiter(1);
-    assert!(first.park().is_granted());
-    first.next_round();
-    assert!(first.park().is_granted(), "its last value is no obstacle");
-    rig.assert_holds(&first);
-    assert_eq!(rig.waiting(), [""; 0]);
-}
-
-#[test]
-fn another_value_is_never_deleted() {
-    let mut rig = Rig::new();
-    rig.hold("other");
-    let mut first = rig.waiter(1);
-    first.next_round();
-    first.waits();
-    assert_eq!(rig.holder().as_deref(), Some("other"));
-}
-
-#[test]
-fn own_value_is_reported_as_own() {
-    let mut rig = Rig::new();
-    let mut first = rig.waiter(1);
-    assert!(first.park().is_granted());
-    assert_eq!(first.park(), Answer::Own);
-    rig.assert_holds(&first);
-    assert_eq!(rig.waiting(), [""; 0]);
-}
-
-#[test]
 fn a_second_park_replaces_the_entry() {
     let mut rig = Rig::new();
     rig.hold("other");
@@ -79,32 +48,6 @@ fn a_waiter_that_yields_serves_another() {
     assert_eq!(rig.waiting(), [first.name()]);
 }
 
-#[test]
-fn waiter_without_a_key_yields_nothing() {
-    let mut rig = Rig::new();
-    rig.hold("other");
-    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
-    second.waits();
-    rig.call(&["DEL", LOCK]);
-    first.next_round();
-    first.yields = true;
-    assert!(first.park().is_granted());
-    assert_eq!(rig.waiting(), [second.name()]);
-}
-
-#[test]
-fn a_waiter_yields_to_nobody_and_is_granted() {
-    let mut rig = Rig::new();
-    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
-    assert!(first.park().is_granted());
-    second.channel = "redlatch:c:nobody".to_owned();
-    second.waits();
-    first.next_round();
-    first.yields = true;
-    assert!(first.park().is_granted());
-    rig.assert_holds(&first);
-}
-
 /// Fills the queue with a dead waiter's entries, whose stay ends at this millisecond.
 fn fill(rig: &mut Rig, stay_end: i64) {
     let script = "for i = 1, ARGV[1] do redis.call('zadd', KEYS[1], '1' .. i, 'redlatch:1:' .. \
@@ -128,16 +71,6 @@ fn a_full_queue_refuses_and_serves() {
     assert!(text.starts_with("ERR too many wait"), "{text}");
     rig.assert_holds(&second);
     assert_eq!(second.messages(), [second.vote.clone()], "the old value went, so the next is served");
-}
-
-#[test]
-fn a_full_queue_drops_the_dead() {
-    let mut rig = Rig::new();
-    rig.hold("other");
-    fill(&mut rig, 1);
-    let mut first = rig.waiter(1);
-    first.waits();
-    assert_eq!(rig.entry_count(), 4096 - 64 - 16 + 1);
 }
 
 /// The dead of a crowd that came after a waiter.
@@ -227,39 +160,6 @@ fn no_call_looks_at_more_than_64_entries() {
 }
 
 #[test]
-fn one_call_removes_sixteen_dead_entries() {
-    let mut rig = Rig::new();
-    let mut first = rig.waiter(1);
-    rig.hold("other");
-    first.waits();
-    fill(&mut rig, 1);
-    rig.call(&["ZREMRANGEBYRANK", QUEUE, "0", &(4096 - 17 - 1).to_string()]);
-    assert_eq!(rig.entries().len(), 18);
-    assert_eq!(rig.release("other"), 5, "deleted, nobody served, and more");
-    assert_eq!(rig.entries().len(), 2);
-    assert_eq!(rig.serve(), 1);
-    rig.assert_holds(&first);
-}
-
-#[test]
-fn a_ticket_is_limited_to_the_time_asked() {
-    let mut rig = Rig::new();
-    rig.hold("other");
-    let shift_us = 3_600_000_000; // of the patient scripts
-    for (place, wanted) in [(1, 0), (2, i64::MAX >> 10)] {
-        let mut waiter = rig.waiter(place);
-        waiter.ticket = wanted;
-        waiter.asked_us -= HOUR_MS * 1000; // it has waited for an hour
-        let ticket = waiter.park().ticket();
-        let asked_us = waiter.asked_us;
-        let limit = if wanted == 0 { asked_us - shift_us } else { asked_us + shift_us };
-        // The server's clock went on between the two readings.
-        let late_us = ticket - limit;
-        assert!((0..=60_000_000).contains(&late_us), "{late_us} us");
-    }
-}
-
-#[test]
 fn each_waiter_learns_of_the_holder() {
     let mut rig = Rig::new();
     rig.hold("20-bytes-of-a-token.\tworker 7");
@@ -278,30 +178,6 @@ fn each_waiter_learns_of_the_holder() {
 }
 
 #[test]
-fn a_waiter_behind_a_free_key_learns_so() {
-    let mut rig = Rig::new();
-    rig.hold("other");
-    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
-    first.fresh_ms = 0;
-    first.waits();
-    rig.call(&["DEL", LOCK]);
-    let answer = second.waits();
-    assert_eq!((answer.is_first, answer.left_ms, answer.label.as_str()), (false, -2, ""));
-    assert_eq!(first.messages(), [first.ring()]);
-}
-
-#[test]
-fn a_late_park_is_never_first() {
-    let mut rig = Rig::new();
-    rig.hold("20-bytes-of-a-token.\tworker 7");
-    let (mut first, mut late) = (rig.waiter(1), rig.waiter(1));
-    first.next_round();
-    assert!(first.waits().is_first);
-    let answer = late.waits();
-    assert_eq!((answer.is_first, answer.label.as_str()), (false, "\\tworker 7"));
-}
-
-#[test]
 fn park_without_read_rights_still_waits() {
     let mut rig = Rig::new();
     rig.hold("other");
@@ -312,22 +188,6 @@ fn park_without_read_rights_still_waits() {
     let Answer::Waiting(answer) = answer else { panic!("its entry is there: {answer:?}") };
     assert_eq!((answer.is_first, answer.left_ms), (true, -3));
     assert_eq!(rig.waiting(), [first.name()]);
-}
-
-#[test]
-fn a_park_without_stay_leaves_no_entry() {
-    let mut rig = Rig::new();
-    rig.hold("other");
-    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
-    second.stay_ms = 0;
-    second.waits();
-    assert_eq!(rig.waiting(), [""; 0]);
-    first.waits();
-    rig.call(&["DEL", LOCK]);
-    second.waits();
-    rig.assert_holds(&first);
-    assert_eq!(rig.release(&first.value), 1);
-    assert!(second.park().is_granted());
 }
 
 #[test]

@@ -130,16 +130,6 @@ impl Rig {
         while self.now_ms() <= end_ms {}
     }
 
-    /// The set must contain this reader, with its own end.
-    pub fn assert_reader(&mut self, reader: &Waiter) {
-        let end_ms = match self.call(&["ZSCORE", LOCK, &reader.value]) {
-            Value::Null => panic!("it is no reader"),
-            end => end.text().parse::<i64>().expect("a number"),
-        };
-        let left_ms = end_ms - self.now_ms();
-        assert!(left_ms <= reader.grant_ms + 1 && left_ms > HOUR_MS / 2, "{left_ms} ms");
-    }
-
     /// This waiter's grant must stand, with its TTL.
     pub fn assert_holds(&mut self, waiter: &Waiter) {
         assert_eq!(self.holder().as_deref(), Some(waiter.value.as_str()));
