@@ -148,19 +148,6 @@ fn passwords_are_never_shown() {
     }
 }
 
-#[test]
-fn a_password_that_the_server_repeats_is_not_shown() {
-    let mut fleet = Fleet::start_with(1, &["--rename-command", "AUTH", ""]);
-    let url = fleet.master(0).url().replace("redis://", "redis://me:s3cret@");
-    for subcommand in [&["run", "-v", "r", "--", "true"][..], &["bench"]] {
-        let command = &mut redlatch(std::slice::from_ref(&url));
-        let Finished { code, stdout, stderr } = finish(command.args(subcommand));
-        assert_eq!(code, Some(69), "{stderr}");
-        assert!(stderr.contains("the login was refused: ERR unknown command"), "{stderr}");
-        assert!(!format!("{stdout}{stderr}").contains("s3cret"), "{stderr}");
-    }
-}
-
 /// `redlatch run --trust` with limits that a slow machine does not exceed.
 fn patient(urls: &[String]) -> Command {
     let mut command = redlatch(urls);
@@ -199,18 +186,6 @@ fn a_foreign_key_is_contention_and_stays() {
 }
 
 #[test]
-fn a_key_of_another_type_ends_the_command() {
-    let mut fleet = Fleet::start(1);
-    let options = ["--ttl", "3s", "r", "--", "sh", "-c", "echo ready; exec sleep 60"];
-    let mut run = Running::start(patient(&fleet.urls()).args(options));
-    run.line();
-    fleet.master(0).ask("DEL r");
-    fleet.master(0).ask("RPUSH r a list");
-    expect(&run.finish(), 76, &["TERM to the command", "no longer has this lock"]);
-    assert_eq!(fleet.master(0).ask("TYPE r").text(), "list");
-}
-
-#[test]
 fn names_of_any_argument_bytes_are_keys() {
     use std::os::unix::ffi::OsStrExt;
     let mut fleet = Fleet::start(1);
@@ -234,25 +209,6 @@ fn names_of_any_argument_bytes_are_keys() {
 }
 
 #[test]
-fn any_number_of_masters_needs_a_majority_of_them() {
-    let mut fleet = Fleet::start(4);
-    let urls = fleet.urls();
-    // The last of 4, 3 and 2 masters dies, and then one more.
-    fleet.master(3).kill();
-    let run = |urls: &[String]| finish(patient(urls).args(["r", "--", "true"]));
-    expect(&run(&urls[..1]), 0, &[]);
-    expect(&run(&urls), 0, &[]);
-    expect(&run(&urls[2..]), 69, &["0 of 2 masters granted, 2 needed", &urls[3]]);
-    expect(&run(&urls[3..]), 69, &["0 of 1 masters granted, 1 needed", &urls[3]]);
-    fleet.master(2).kill();
-    expect(&run(&urls), 69, &["of 4 masters granted, 3 needed", &urls[2], &urls[3]]);
-    expect(&run(&urls[..2]), 0, &[]);
-    for index in 0..2 {
-        assert_eq!(fleet.master(index).ask("EXISTS r"), Raw::Integer(0));
-    }
-}
-
-#[test]
 fn one_server_under_two_names_votes_once() {
     let mut fleet = Fleet::start(2);
     let ports = [0, 1].map(|index| fleet.master(index).port());
@@ -266,23 +222,6 @@ fn one_server_under_two_names_votes_once() {
     let three = [&twice[..], &[format!("redis://127.0.0.1:{}", ports[1])]].concat();
     expect(&finish(patient(&three).args(["r", "--", "true"])), 0, &[]);
     assert_eq!(holder_count(&mut fleet, "r"), 0);
-}
-
-#[test]
-fn an_endless_wait_ends_by_lock_or_signal() {
-    let mut fleet = Fleet::start(3);
-    fleet.masters().for_each(|master| drop(master.ask("SET r stuck")));
-    let wait = ["-v", "--wait", "9999999999years", "r", "--", "echo", "mine"];
-    let mut waiter = Running::start(patient(&fleet.urls()).args(wait));
-    waiter.wait_for_stderr("waiting: ");
-    waiter.signal("TERM");
-    expect(&waiter.finish(), 143, &["before the command started"]);
-    let mut waiter = Running::start(patient(&fleet.urls()).args(wait));
-    waiter.wait_for_stderr("waiting: ");
-    fleet.masters().for_each(|master| assert_eq!(master.ask("DEL r"), Raw::Integer(1)));
-    let waited = waiter.finish();
-    expect(&waited, 0, &["acquired in"]);
-    assert_eq!((waited.stdout.as_str(), holder_count(&mut fleet, "r")), ("mine\n", 0));
 }
 
 #[test]

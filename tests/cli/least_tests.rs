@@ -163,69 +163,6 @@ fn a_stay_ends_when_the_rest_fits() {
     assert!(begun.elapsed() >= Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
-/// Two connections break before the command ends: the masters get the rest over new ones.
-// I44
-#[test]
-fn a_broken_connection_does_not_block_for_the_old_ttl() {
-    let mut fleet = Fleet::start(3);
-    let mut command = trusting(&fleet, "run");
-    command.args([
-        "-v",
-        "--ttl",
-        "25s",
-        "--at-least",
-        "3s",
-        "report",
-        "--",
-        "sh",
-        "-c",
-        "echo in; read line",
-    ]);
-    let mut first = Running::start_with_stdin(&mut command);
-    let granted = first.wait_for_stderr("granted by");
-    assert_eq!(first.line(), "in");
-    let begun = Instant::now();
-    eventually(PATIENCE, "all masters have it", || holder_count(&mut fleet, "report") == 3);
-    // Masters whose grant was heard: a `SET` whose answer was lost might run as late as its TTL.
-    let is_heard = |url: &String| granted.contains(url) || granted.contains("all 3 masters");
-    let heard: Vec<usize> = (0..3).filter(|index| is_heard(&fleet.urls()[*index])).take(2).collect();
-    assert_eq!(heard.len(), 2, "{granted}");
-    for index in heard {
-        fleet.master(index).ask("CLIENT KILL SKIPME yes");
-    }
-    first.send("go on\n");
-    expect(&first.finish(), 0, &[]);
-    let next = finish(trusting(&fleet, "run").args(["--wait", "60s", "report", "--", "echo", "next"]));
-    expect(&next, 0, &[]);
-    assert_sooner(begun, Duration::from_secs(20), "a run that waits for the TTL takes 30 s");
-}
-
-/// Two masters are stopped when the command ends, for longer than its `--at-least` time.
-// I44
-#[test]
-fn a_silent_master_does_not_block_for_the_old_ttl() {
-    let mut fleet = Fleet::start(3);
-    let mut command = trusting(&fleet, "run");
-    command.args(["--ttl", "25s", "--at-least", "500ms", "report", "--", "sh", "-c", "echo in; read line"]);
-    let mut first = Running::start_with_stdin(&mut command);
-    assert_eq!(first.line(), "in");
-    let begun = Instant::now();
-    eventually(PATIENCE, "all masters have it", || holder_count(&mut fleet, "report") == 3);
-    (0..2).for_each(|index| fleet.master(index).stop());
-    first.send("go on\n");
-    first.wait_for_stderr("may end earlier or later than asked; check the masters");
-    first.wait_for_stderr(", and sooner if masters answer");
-    // The program stays until the masters resume.
-    let said = Instant::now();
-    while said.elapsed() < Duration::from_secs(2) {
-        assert!(!first.left().is_empty(), "it ended");
-    }
-    (0..2).for_each(|index| fleet.master(index).cont());
-    expect(&first.finish(), 0, &[]);
-    eventually(PATIENCE, "no master has it", || holder_count(&mut fleet, "report") == 0);
-    assert_sooner(begun, Duration::from_secs(20), "a run that waits for the TTL takes 30 s");
-}
-
 /// Without the signal, redlatch would stay for an hour.
 #[test]
 fn a_signal_ends_the_wait_for_silent_masters() {

@@ -44,23 +44,6 @@ fn a_run_that_was_late_leaves_a_shorter_grace() {
     });
 }
 
-/// The command ends before the end of the validity is near.
-#[test]
-fn a_proven_loss_ends_the_command_at_the_renewal() {
-    let mut fleet = Fleet::start(3);
-    let ttl = Duration::from_secs(30);
-    let script = format!("echo ready; {FOREVER}");
-    let mut run =
-        Running::start(trusting(&fleet, "run").args(["--ttl", "30s", "r", "--", "sh", "-c", &script]));
-    run.line();
-    let flushed = Instant::now();
-    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
-    run.wait_for_stderr("TERM to the command");
-    // A renewal is due at a third of the TTL; the clock alone reports a loss at nine tenths.
-    assert_sooner(flushed, ttl * 4 / 5, "the clock alone reports the loss at nine tenths");
-    expect(&run.finish(), 76, &["no longer has this lock"]);
-}
-
 #[test]
 fn a_lost_lock_kills_what_ignores_term() {
     let mut fleet = Fleet::start(3);

@@ -3,8 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use redlatch::limits;
-use redlatch_support::{Fleet, PATIENCE, Raw, assert_sooner, eventually};
+use redlatch_support::{Fleet, PATIENCE, Raw, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{
@@ -190,14 +189,6 @@ fn a_held_lock_gives_75_and_names_the_holder() {
     expect(&holder.finish(), 0, &[]);
 }
 
-/// Waits until each master has the holder's key: a master without the key grants a waiter its vote at once,
-/// and has no entry for it.
-fn await_held(fleet: &mut Fleet) {
-    for master in fleet.masters() {
-        eventually(PATIENCE, "it is held", || master.ask("EXISTS r").text() == "1");
-    }
-}
-
 /// A caller that is not fair first tries the lock.
 #[test]
 fn a_fair_command_asks_for_a_place_from_the_beginning() {
@@ -210,86 +201,8 @@ fn a_fair_command_asks_for_a_place_from_the_beginning() {
     };
     attempts_by_set(&[]); // and records the fleet
     assert_eq!(attempts_by_set(&[]), attempts_by_set(&["--fair"]) + 1);
-}
-
-#[test]
-fn fair_commands_run_in_order_of_start() {
-    let mut fleet = Fleet::start(3);
-    let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
-        "--fair",
-        "r",
-        "--",
-        "sh",
-        "-c",
-        "echo ready; read line",
-    ]));
-    holder.line();
-    await_held(&mut fleet);
-    // Each command writes to the file while it has the lock.
-    let log = std::env::temp_dir().join(format!("redlatch-fair-{}", std::process::id()));
-    let script = format!("echo $0 >>{}", log.display());
-    let waiting: Vec<Running> = (0..4)
-        .map(|number| {
-            let mut command = trusting(&fleet, "run");
-            command.args(["--fair", "--wait", "60s", "r", "--", "sh", "-c", &script, &number.to_string()]);
-            let run = Running::start(command.stdin(Stdio::null()));
-            eventually(PATIENCE, "it stands in the queue", || {
-                let count = (number + 1).to_string();
-                fleet.masters().all(|master| master.ask("ZCARD redlatch:wait:r").text() == count)
-            });
-            run
-        })
-        .collect();
-    expect(&finish(trusting(&fleet, "run").args(["--fair", "r", "--", "true"])), 75, &["held by another"]);
-    // Each waiter keeps its place for the whole wait. An entry has the waiter's id after a mark.
-    let places = |fleet: &mut Fleet| {
-        let Raw::List(entries) = fleet.master(0).ask("ZRANGE redlatch:wait:r 0 -1") else { panic!("a list") };
-        entries.iter().map(|entry| entry.bytes().expect("an entry")[11..23].to_vec()).collect::<Vec<_>>()
-    };
-    let (before, until) = (places(&mut fleet), Instant::now() + Duration::from_millis(1500));
-    while Instant::now() < until {
-        assert_eq!(places(&mut fleet), before);
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    holder.send("\n");
-    expect(&holder.finish(), 0, &[]);
-    for run in waiting {
-        let waited = run.finish();
-        expect(&waited, 0, &[]);
-        assert_eq!(waited.stderr, "", "nothing is said of a wait unless asked for");
-    }
-    let order = std::fs::read_to_string(&log).expect("they ran");
-    std::fs::remove_file(&log).expect("it is there");
-    assert_eq!(order, "0\n1\n2\n3\n");
     let both = finish(trusting(&fleet, "run").args(["--fair", "--fenced", "r", "--", "true"]));
     expect(&both, 64, &["--fenced"]);
-}
-
-/// Nobody listens to the waiter's channel, so it leaves the queue at once.
-// I60
-#[test]
-fn a_killed_waiter_costs_nothing() {
-    let mut fleet = Fleet::start(3);
-    let holder = ["--fair", "r", "--", "sh", "-c", "echo ready; read line"];
-    let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args(holder));
-    holder.line();
-    await_held(&mut fleet);
-    let mut wait = |count: &str| {
-        let mut command = trusting(&fleet, "run");
-        let run = Running::start(command.args(["--fair", "--wait", "60s", "r", "--", "true"]));
-        eventually(PATIENCE, "it stands in the queue", || {
-            fleet.masters().all(|master| master.ask("ZCARD redlatch:wait:r").text() == count)
-        });
-        run
-    };
-    let (killed, next) = (wait("1"), wait("2"));
-    killed.signal("KILL");
-    assert_eq!(killed.finish().code, None);
-    holder.send("\n");
-    let released = Instant::now();
-    expect(&holder.finish(), 0, &[]);
-    expect(&next.finish(), 0, &[]);
-    assert_sooner(released, limits::STAY, "a kept place of the killed waiter lasts its stay");
 }
 
 #[test]

@@ -47,25 +47,6 @@ fn sharing_commands_run_together_and_exclude_others() {
     expect(&finish(trusting(&fleet, "run").args(["--shared", "r", "--", "true"])), 0, &[]);
 }
 
-// I92
-#[test]
-fn a_waiting_command_keeps_readers_out() {
-    let mut fleet = Fleet::start(3);
-    let shared = hold(&fleet, &["--shared"]);
-    let mut waiting =
-        Running::start(trusting(&fleet, "run").args(["--wait", "60s", "r", "--", "echo", "alone"]));
-    for master in fleet.masters() {
-        let is_waiting = || master.ask("ZCARD redlatch:wait:r").text() == "1";
-        eventually(PATIENCE, "it stands in the queue", is_waiting);
-    }
-    expect(&finish(trusting(&fleet, "run").args(["--shared", "r", "--", "true"])), 75, &["held by another"]);
-    shared.signal("TERM");
-    shared.finish();
-    assert_eq!(waiting.line(), "alone");
-    expect(&waiting.finish(), 0, &[]);
-    assert_eq!(holder_count(&mut fleet, "redlatch:wait:r"), 0, "its entry is left");
-}
-
 #[test]
 fn shared_and_fenced_exclude_each_other() {
     let fleet = Fleet::start(1);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use redlatch_support::{Fleet, PATIENCE, eventually, root};
 
-use crate::harness::{FOREVER, PATIENT, Running, expect, finish, holder_count, redlatch, signal, trusting};
+use crate::harness::{FOREVER, PATIENT, Running, expect, finish, holder_count, redlatch, trusting};
 
 /// The page's recipe, with another command.
 // I80
@@ -129,32 +129,6 @@ fn slots_are_listed_inspected_and_unlocked() {
     assert_eq!(waiting.finish().stdout, "next\n");
     holder.signal("KILL");
     holder.wait_for_exit();
-}
-
-/// The first holder dies with its slot, and the first waiter with the door.
-#[test]
-fn a_killed_holder_frees_its_slot_after_the_ttl() {
-    for count in ["1", "9"] {
-        let mut fleet = Fleet::start(3);
-        let run = |fleet: &Fleet, wait: &str, script: &str| {
-            let mut run = trusting(fleet, "run");
-            run.args(["--ttl", "1s", "--slots", count, "--wait", wait, "pool", "--", "sh", "-c", script]);
-            Running::start(&mut run)
-        };
-        let forever = format!("echo in; {FOREVER}");
-        let mut holders: Vec<_> =
-            (0..count.parse().expect("a number")).map(|_| run(&fleet, "1min", &forever)).collect();
-        holders.iter_mut().for_each(|holder| assert_eq!(holder.line(), "in"));
-        let first = run(&fleet, "1h", "echo first");
-        eventually(PATIENCE, "it stands at the door", || holder_count(&mut fleet, "redlatch:door:pool") >= 2);
-        let second = run(&fleet, "1h", "echo second");
-        first.signal("KILL");
-        drop(first);
-        holders[0].signal("KILL");
-        assert_eq!(second.finish().stdout, "second\n");
-        holders.iter().skip(1).for_each(|holder| signal(holder.id(), "KILL"));
-        holders.iter_mut().for_each(Running::wait_for_exit);
-    }
 }
 
 #[test]
