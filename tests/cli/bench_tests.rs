@@ -77,7 +77,7 @@ fn bench_lists_errors_by_their_kind() {
 }
 
 #[test]
-fn a_refused_release_is_an_error_of_its_own() {
+fn refused_release_is_counted_separately() {
     let mut fleet = Fleet::start(3);
     // The commands that delete one holder's key; some servers lack some of them.
     for right in ["evalsha", "eval", "delifeq", "delex"] {
@@ -136,7 +136,7 @@ fn a_master_that_ends_is_not_waited_for() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_masters_in_quarantine() {
+fn signal_ends_the_wait_for_quarantined_masters() {
     let mut fleet = Fleet::start(3);
     for subcommand in ["bench", "drill"] {
         let mut command = redlatch(&fleet.urls());

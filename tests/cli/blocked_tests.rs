@@ -82,7 +82,7 @@ fn a_lock_is_extended_though_nobody_reads_stderr() {
 
 // I98
 #[test]
-fn a_lost_lock_ends_the_command_though_nobody_reads_stderr() {
+fn lost_lock_ends_command_despite_unread_stderr() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap '' TERM; echo $$; {FOREVER}");
     let options = ["--ttl", "2s", "--grace", "200ms", "r", "--", "sh", "-c", &script];
@@ -96,7 +96,7 @@ fn a_lost_lock_ends_the_command_though_nobody_reads_stderr() {
 
 // I98
 #[test]
-fn an_error_ends_the_program_though_nobody_reads_it() {
+fn error_ends_program_despite_unread_stderr() {
     let mut run = Unheard::start(redlatch(&[]).args(["run", "r", "--", "true"]));
     run.fill_stderr();
     assert_eq!(run.code(), Some(64));

@@ -93,7 +93,7 @@ fn alerts_fire_when_they_should() {
 }
 
 #[test]
-fn a_server_with_these_files_serves_each_kind_of_lock() {
+fn deployed_server_serves_each_kind_of_lock() {
     let root = root();
     let acl = std::env::temp_dir().join(format!("redlatch-users-{}.acl", std::process::id()));
     fs::write(&acl, "user default on nopass ~* &* +@all\n").expect("a file");

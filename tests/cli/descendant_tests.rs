@@ -51,7 +51,7 @@ fn descendants_outside_the_group_end_with_the_lock() {
 
 // I103
 #[test]
-fn descendants_that_ignore_term_end_before_the_program_does() {
+fn descendants_ignoring_term_end_before_the_program() {
     let mut fleet = Fleet::start(3);
     for script in [
         format!("setsid sh -c 'trap \"\" TERM; echo $$; {FOREVER}' & wait"),
@@ -223,7 +223,7 @@ fn unkillable_process_is_named_and_not_awaited() {
 
 /// The test hides `/proc` in a mount namespace.
 #[test]
-fn without_proc_a_command_runs_and_ends_with_its_lock() {
+fn command_ends_with_its_lock_without_proc() {
     let mut fleet = Fleet::start(3);
     let hidden = |words: &[&str]| {
         let mut run = command("unshare");

@@ -48,7 +48,7 @@ fn a_drill_with_faults_finds_no_two_holders() {
 
 // I151
 #[test]
-fn a_drill_finds_the_two_holders_of_a_forgetful_fleet() {
+fn drill_finds_two_holders_of_forgetful_fleet() {
     let mut fleet = Fleet::start(3);
     let ports: Vec<String> = fleet.masters().map(|master| master.port().to_string()).collect();
     // All masters lose their keys, as after a restart without a file, and are trusted.
@@ -63,7 +63,7 @@ fn a_drill_finds_the_two_holders_of_a_forgetful_fleet() {
 
 // I151
 #[test]
-fn a_drill_refuses_names_in_use_and_changes_nothing() {
+fn drill_refuses_names_in_use() {
     let mut fleet = Fleet::start(3);
     let first = Running::start(&mut drill(&fleet, "10min"));
     eventually(PATIENCE, "it holds its lock", || {
@@ -148,7 +148,7 @@ fn progress_of_a_drill_stays_on_one_line() {
 }
 
 #[test]
-fn a_signal_ends_a_drill_once_its_fault_is_healed() {
+fn signalled_drill_heals_its_fault_first() {
     let fleet = Fleet::start(3);
     let healed = std::env::temp_dir().join(format!("redlatch-drill-{}", std::process::id()));
     // The hook's output goes to stderr: stdout holds only the report.
@@ -201,7 +201,7 @@ fn foreign(fleet: &Fleet, program: &str) -> Command {
 
 // I152
 #[test]
-fn a_contender_that_takes_no_lock_is_found_out() {
+fn contender_without_locks_is_found_out() {
     let fleet = Fleet::start(3);
     // The last visit ends with the program.
     let liar = "for visit in 1 2 3 4 5; do echo acquired; sleep 0.1; [ $visit = 5 ] || echo released; done";
@@ -252,7 +252,7 @@ fn a_contender_may_end_after_the_drill() {
 
 // I152
 #[test]
-fn the_times_in_the_lines_of_a_contender_count() {
+fn contenders_own_times_count() {
     let fleet = Fleet::start(3);
     let first = std::env::temp_dir().join(format!("redlatch-drill-first-{}", std::process::id()));
     // Milliseconds on the clock that all programs share: within the drill, however late it starts.
@@ -289,7 +289,7 @@ fn the_times_in_the_lines_of_a_contender_count() {
 
 // I152
 #[test]
-fn a_contender_gets_what_it_needs_and_is_killed_when_it_hangs() {
+fn hanging_contender_is_killed() {
     let fleet = Fleet::start(3);
     let program = r#"
         [ "$REDLATCH_DRILL_NAME" = mine:redlatch-drill:1 ] && [ "$REDLATCH_DRILL_TTL_MS" = 1000 ] &&

@@ -79,7 +79,7 @@ fn releases_that_a_hanging_master_owes_are_counted() {
 
 // I115
 #[test]
-fn a_signal_ends_the_command_and_releases_the_lock() {
+fn signal_ends_command_and_releases_lock() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap 'echo bye; exit 5' TERM; echo ready; {FOREVER}");
     let mut elect = Running::start(&mut elect(&fleet, &script));
@@ -93,7 +93,7 @@ fn a_signal_ends_the_command_and_releases_the_lock() {
 
 // I115
 #[test]
-fn a_command_that_ends_soon_runs_again_after_a_pause() {
+fn short_command_runs_again_after_a_pause() {
     let mut fleet = Fleet::start(3);
     // Processes that the command leaves behind are reaped.
     let mut elect = Running::start(&mut elect(&fleet, "sleep 0.01 & exit 3"));
@@ -122,7 +122,7 @@ fn zombies(parent: u32) -> usize {
 
 // I115
 #[test]
-fn a_lost_lock_ends_the_command_and_campaigns_again() {
+fn lost_lock_ends_command_and_campaigns_again() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap 'echo term; exit 0' TERM; echo ready; {FOREVER}");
     let mut elect = Running::start(&mut elect(&fleet, &script));

@@ -32,7 +32,7 @@ fn records(fleet: &mut Fleet) -> Vec<String> {
 
 // I36
 #[test]
-fn a_first_lock_on_new_masters_works_at_once() {
+fn first_lock_on_new_masters_needs_no_wait() {
     let mut fleet = Fleet::start(5);
     let urls = fleet.urls();
     let declared = init(&urls);
@@ -65,7 +65,7 @@ fn init_names_the_right_to_run_scripts() {
 }
 
 #[test]
-fn a_strict_run_does_not_wait_for_the_last_master() {
+fn strict_run_does_not_await_every_master() {
     let mut fleet = Fleet::start(3);
     let urls = fleet.urls();
     let max_ttl = ["--max-ttl", "1h"];

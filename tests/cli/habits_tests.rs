@@ -93,7 +93,7 @@ fn bad_settings_name_option_and_variable() {
 }
 
 #[test]
-fn lists_of_masters_may_have_blanks_and_trailing_commas() {
+fn master_lists_may_have_blanks_and_commas() {
     let fleet = Fleet::start(3);
     let urls = fleet.urls();
     for list in [urls.join(", ") + ",", urls.join(" "), format!("\n{}\n", urls.join(",\n"))] {

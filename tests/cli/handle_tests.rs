@@ -70,7 +70,7 @@ fn a_lock_is_kept_for_a_later_step() {
 }
 
 #[test]
-fn a_lock_whose_token_nobody_gets_is_not_kept() {
+fn lock_is_released_if_its_token_is_unwritten() {
     let mut fleet = Fleet::start(3);
     let place = Place::new("full");
     let mut shell = crate::harness::command("sh");
@@ -163,7 +163,7 @@ fn a_release_by_the_file_ends_a_run() {
 }
 
 #[test]
-fn a_stale_handle_of_the_same_lock_is_replaced() {
+fn stale_handle_of_same_lock_is_replaced() {
     let fleet = Fleet::start(3);
     let place = Place::new("stale");
     let quiet = finish(&mut place.on(&fleet, "acquire", &["--quiet", "report"]));
@@ -295,7 +295,7 @@ fn a_handle_that_came_meanwhile_is_replaced() {
 }
 
 #[test]
-fn a_handle_of_another_lock_that_came_meanwhile_stays() {
+fn another_locks_newer_handle_stays() {
     let mut fleet = Fleet::start(3);
     let client = client(&fleet);
     let other = client.lock("other").ttl(Duration::from_secs(30)).acquire().expect("free");
@@ -313,7 +313,7 @@ fn a_handle_of_another_lock_that_came_meanwhile_stays() {
 }
 
 #[test]
-fn a_lock_whose_handle_cannot_be_written_is_not_kept() {
+fn lock_is_released_if_its_handle_is_unwritten() {
     let mut fleet = Fleet::start(3);
     let client = client(&fleet);
     for (subcommand, command) in [("acquire", &[][..]), ("run", &["--", "echo", "in"])] {
@@ -329,7 +329,7 @@ fn a_lock_whose_handle_cannot_be_written_is_not_kept() {
 }
 
 #[test]
-fn a_run_does_not_touch_the_handle_of_another_one() {
+fn run_leaves_another_runs_handle() {
     let fleet = Fleet::start(1);
     let place = Place::new("untouched");
     let words = ["report", "--", "sh", "-c", "echo in; read line"];

@@ -86,7 +86,7 @@ fn an_examination_survives_any_peer() {
 
 // I150
 #[test]
-fn an_examination_of_a_stalling_peer_ends_in_time() {
+fn examination_of_stalling_peer_ends_in_time() {
     let fleet = Fleet::start(1);
     let target = fleet.addrs()[0];
     for (command, said) in [
@@ -307,7 +307,7 @@ fn a_fault_of_a_drill_survives_any_peer() {
 
 // I150
 #[test]
-fn a_bench_survives_any_peer_in_its_round_trip() {
+fn bench_survives_any_peer() {
     let fleet = start();
     let faults = FAULTS.into_iter().map(|(conduct, _)| conduct).chain(STALLS);
     for conduct in faults.chain([Drip(b"", b"-ERR one by one ")]) {

@@ -16,7 +16,7 @@ fn run(fleet: &Fleet, at_least: &str, command: &[&str]) -> Command {
 
 // I44
 #[test]
-fn a_second_run_in_the_interval_does_not_run() {
+fn second_run_in_the_interval_is_refused() {
     for (script, code) in [("true", 0), ("exit 3", 3), ("kill -KILL $$", 137)] {
         let mut fleet = Fleet::start(3);
         let begun = Instant::now();
@@ -29,7 +29,7 @@ fn a_second_run_in_the_interval_does_not_run() {
 
 // I44
 #[test]
-fn a_run_that_is_ended_by_a_signal_keeps_its_interval() {
+fn signalled_run_keeps_its_interval() {
     let fleet = Fleet::start(3);
     let mut first = Running::start(&mut run(&fleet, "10min", &["sh", "-c", &format!("echo in; {FOREVER}")]));
     assert_eq!(first.line(), "in");
@@ -76,7 +76,7 @@ fn nothing_is_kept_where_no_command_ran() {
 }
 
 #[test]
-fn one_of_several_locks_gone_before_the_end_gives_76() {
+fn with_one_lock_gone_the_other_is_kept() {
     let mut fleet = Fleet::start(3);
     let mut command = trusting(&fleet, "run");
     command.args(["--max-ttl", "1h", "--ttl", "1h", "--at-least", "1h", "a", "--also", "b", "--"]);
@@ -90,7 +90,7 @@ fn one_of_several_locks_gone_before_the_end_gives_76() {
 }
 
 #[test]
-fn a_loss_while_the_command_runs_ends_the_interval() {
+fn loss_during_the_command_ends_the_interval() {
     let mut fleet = Fleet::start(3);
     let mut command = trusting(&fleet, "run");
     command.args(["--max-ttl", "1h", "--ttl", "2s", "--at-least", "1h", "a", "--also", "b", "--"]);
@@ -104,7 +104,7 @@ fn a_loss_while_the_command_runs_ends_the_interval() {
 /// The time exceeds the maximum TTL, so the program stays until a signal comes.
 // I44
 #[test]
-fn a_stay_beyond_max_ttl_ends_with_a_signal() {
+fn signal_ends_a_stay_beyond_max_ttl() {
     let mut fleet = Fleet::start(3);
     let mut command = trusting(&fleet, "run");
     command.args(["--verbose", "--at-least", "10min", "report", "--", "sh", "-c", "exit 3"]);
@@ -124,7 +124,7 @@ fn a_stay_beyond_max_ttl_ends_with_a_signal() {
 
 /// The signal comes before the stay.
 #[test]
-fn a_run_that_is_ended_by_a_signal_does_not_stay() {
+fn signalled_run_does_not_stay() {
     let fleet = Fleet::start(3);
     let mut command = trusting(&fleet, "run");
     command.args(["--at-least", "10min", "report", "--", "sh", "-c", &format!("echo in; {FOREVER}")]);
@@ -182,7 +182,7 @@ fn a_signal_ends_the_wait_for_silent_masters() {
 
 // I44
 #[test]
-fn a_lock_that_is_lost_in_the_stay_is_reported() {
+fn loss_during_the_stay_is_reported() {
     let mut fleet = Fleet::start(3);
     let mut command = trusting(&fleet, "run");
     command.args(["--verbose", "--ttl", "1s", "--at-least", "10min", "report", "--", "true"]);

@@ -166,7 +166,7 @@ fn a_list_fits_into_forty_columns() {
 
 // I148
 #[test]
-fn long_foreign_keys_are_no_locks_and_no_trouble() {
+fn long_foreign_keys_are_ignored() {
     let mut fleet = Fleet::start(3);
     let prefix = "p".repeat(256);
     for master in fleet.masters() {

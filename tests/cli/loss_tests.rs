@@ -22,7 +22,7 @@ fn a_lost_lock_ends_the_command_with_term() {
 
 /// After one late command, KILL is due earlier from then on.
 #[test]
-fn a_run_that_was_late_leaves_a_shorter_grace() {
+fn late_run_shortens_the_grace() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap '' TERM; echo ready; {FOREVER}");
     let options = ["-v", "--ttl", "4s", "--grace", "1h", "r", "--", "sh", "-c", &script];
@@ -65,7 +65,7 @@ fn a_lost_lock_kills_what_ignores_term() {
 }
 
 #[test]
-fn an_outage_ends_the_command_before_the_validity_does() {
+fn outage_ends_command_before_its_validity() {
     let mut fleet = Fleet::start(3);
     let ttl = Duration::from_secs(3);
     let script = format!("echo ready; {FOREVER}");
@@ -85,7 +85,7 @@ fn an_outage_ends_the_command_before_the_validity_does() {
 }
 
 #[test]
-fn an_outage_that_is_over_in_time_harms_nothing() {
+fn short_outage_harms_nothing() {
     let mut fleet = Fleet::start(3);
     let command = &mut impatient(&fleet);
     command.args(["--verbose", "--ttl", "10s", "r", "--", "sh", "-c", "echo ready; read line; exit 3"]);
@@ -120,7 +120,7 @@ fn a_lock_gone_before_the_end_gives_76() {
 }
 
 #[test]
-fn a_release_that_too_few_masters_confirm_is_said() {
+fn unconfirmed_release_is_reported() {
     let mut fleet = Fleet::start(3);
     let mut run =
         Running::start_with_stdin(impatient(&fleet).args(["r", "--", "sh", "-c", "echo ready; read line"]));
@@ -158,7 +158,7 @@ fn a_validity_ended_in_a_pause_gives_kill() {
 
 // I101
 #[test]
-fn a_grace_beyond_the_clock_ends_before_the_validity() {
+fn overlong_grace_ends_before_the_validity() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap '' TERM; echo ready; {FOREVER}");
     for grace in ["1h", "9999999999years"] {

@@ -25,7 +25,7 @@ fn run_through_a_stall(fleet: &mut Fleet, held_ms: Option<u32>) -> Finished {
 
 // I99
 #[test]
-fn a_stall_of_two_masters_does_not_end_a_run() {
+fn stall_of_two_masters_ends_no_run() {
     let mut fleet = Fleet::start(3);
     let finished = run_through_a_stall(&mut fleet, None);
     expect(&finished, 0, &[]);
@@ -76,7 +76,7 @@ fn contention_after_a_quarantine_ends_a_run() {
 
 // I99
 #[test]
-fn an_outage_that_lasts_gives_69_after_the_grace() {
+fn lasting_outage_gives_69_after_the_grace() {
     let mut fleet = Fleet::start(3);
     (0..2).for_each(|index| fleet.master(index).kill());
     let run = |wait: &[&str]| {

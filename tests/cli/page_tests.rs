@@ -254,7 +254,7 @@ fn tracing_example_prints_what_its_page_shows() {
 }
 
 #[test]
-fn the_program_of_the_start_page_is_the_example() {
+fn start_page_shows_the_example() {
     let page = include_str!("../../docs/start.md");
     let program = blocks(page).into_iter().find(|(kind, _)| kind.starts_with("rust")).expect("a program").1;
     assert_eq!(&page[program], include_str!("../../examples/first.rs"));

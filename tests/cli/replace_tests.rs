@@ -99,7 +99,7 @@ pub(crate) fn contend(contender: &Contender<'_>, is_over: &AtomicBool, count: &A
 
 // I27
 #[test]
-fn a_dead_master_of_five_is_replaced_under_load() {
+fn dead_master_is_replaced_under_load() {
     let mut lists = declared(5);
     let (old, new) = (lists.old.clone(), lists.new_list(2));
     let ends = [(); 2].map(|()| AtomicBool::new(false));

@@ -13,7 +13,7 @@ use crate::harness::{
 // ---- the command and its lock ----
 
 #[test]
-fn the_command_knows_its_lock_and_passes_its_code() {
+fn command_knows_its_lock_and_returns_code() {
     let mut fleet = Fleet::start(3);
     let script = "env; echo ready; read line; exit $line";
     let command = &mut trusting(&fleet, "run");
@@ -89,7 +89,7 @@ fn a_command_that_cannot_start_frees_the_lock() {
 
 // I102
 #[test]
-fn a_lack_of_files_is_no_fault_of_the_command() {
+fn missing_descriptors_are_not_the_commands_fault() {
     let fleet = Fleet::start(1);
     let codes: Vec<Option<i32>> = (4..40)
         .map(|limit| {
@@ -111,7 +111,7 @@ fn a_lack_of_files_is_no_fault_of_the_command() {
 }
 
 #[test]
-fn the_lock_outlives_its_ttl_while_the_command_runs() {
+fn lock_is_renewed_while_the_command_runs() {
     let mut fleet = Fleet::start(3);
     let command = &mut trusting(&fleet, "run");
     command.args(["--verbose", "--ttl", "1s", "r", "--", "sh", "-c", "echo ready; read line"]);
@@ -159,7 +159,7 @@ fn a_stopped_command_stays_stopped() {
 // ---- others ----
 
 #[test]
-fn a_held_lock_gives_75_and_names_the_holder() {
+fn held_lock_gives_75_and_names_holder() {
     let fleet = Fleet::start(3);
     let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
         "r",
@@ -191,7 +191,7 @@ fn a_held_lock_gives_75_and_names_the_holder() {
 
 /// A caller that is not fair first tries the lock.
 #[test]
-fn a_fair_command_asks_for_a_place_from_the_beginning() {
+fn fair_command_queues_from_the_start() {
     let mut fleet = Fleet::start(1);
     fleet.master(0).ask("SET r other");
     let mut attempts_by_set = |extra: &[&str]| {
@@ -272,7 +272,7 @@ fn masters_in_quarantine_count_only_if_trusted() {
 }
 
 #[test]
-fn a_wait_that_the_quarantine_outlasts_makes_one_attempt() {
+fn wait_shorter_than_quarantine_makes_one_attempt() {
     let mut fleet = Fleet::start(1);
     let run = finish(redlatch(&fleet.urls()).args(["run", "--verbose", "--wait", "20s", "r", "--", "true"]));
     expect(&run, 69, &["not counted for another"]);
@@ -380,7 +380,7 @@ fn a_signal_is_passed_on_without_delay() {
 }
 
 #[test]
-fn signals_that_end_reach_what_the_command_has_started() {
+fn ending_signals_reach_the_commands_children() {
     let fleet = Fleet::start(1);
     let script = format!("(trap 'echo grandchild ends; exit' TERM; echo ready; {FOREVER}) & wait");
     let mut run = Running::start(trusting(&fleet, "run").args(["r", "--", "sh", "-c", &script]));
@@ -407,7 +407,7 @@ fn a_signal_ignored_from_the_start_stays_ignored() {
 }
 
 #[test]
-fn the_exit_code_survives_a_parent_that_ignores_sigchld() {
+fn exit_code_survives_ignored_sigchld() {
     let fleet = Fleet::start(1);
     let script =
         format!("trap '' CHLD; exec {} run --trust r -- sh -c 'exit 5'", env!("CARGO_BIN_EXE_redlatch"));

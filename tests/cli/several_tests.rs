@@ -28,7 +28,7 @@ fn a_command_with_several_locks_has_all_tokens() {
 }
 
 #[test]
-fn a_run_takes_as_many_locks_as_a_set_may_have() {
+fn run_takes_as_many_locks_as_a_set() {
     let fleet = Fleet::start(1);
     for (count, code) in [(limits::SET_SIZE_MAX, 0), (limits::SET_SIZE_MAX + 1, 64)] {
         let mut command = trusting(&fleet, "run");
@@ -73,7 +73,7 @@ fn a_second_lost_lock_is_not_said_again() {
 }
 
 #[test]
-fn one_of_several_locks_gone_before_the_end_gives_76() {
+fn one_lock_gone_at_the_end_gives_76() {
     for gone in ["a", "b"] {
         let mut fleet = Fleet::start(3);
         let mut command = trusting(&fleet, "run");

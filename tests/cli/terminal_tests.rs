@@ -86,7 +86,7 @@ fn a_command_starts_behind_the_messages_before_it() {
 }
 
 #[test]
-fn a_background_job_is_not_stopped_by_its_own_message() {
+fn background_job_is_not_stopped_by_its_message() {
     let fleet = Fleet::start(1);
     let script = format!("set -m; stty tostop; {} & wait $!; echo ended $?", run("10s", "/no/such/command"));
     let Some(session) = Session::start(&fleet.urls(), &script) else { return };
@@ -132,7 +132,7 @@ fn list_highlights_a_lock_without_a_quorum() {
 }
 
 #[test]
-fn a_command_in_a_pipeline_leaves_the_others_the_foreground() {
+fn pipelined_command_leaves_others_the_foreground() {
     let fleet = Fleet::start(1);
     let shows = run("10s", "sh -c 'echo state $(ps -o stat= -p $$)'");
     for pipeline in [format!("{shows} | cat"), format!("true | {shows}")] {
@@ -300,7 +300,7 @@ fn ending_command_stops_no_other_process() {
 
 /// In a terminal, too, STOP is meant for the command.
 #[test]
-fn a_command_that_is_stopped_alone_keeps_its_lock() {
+fn command_stopped_alone_keeps_its_lock() {
     let mut fleet = Fleet::start(1);
     let command = "sh -c 'trap \"exit 3\" TERM; echo ready $$; while :; do read line; done'";
     let script = format!("set -m; {}; echo ended $?", run("2s", command));

@@ -27,7 +27,7 @@ const WORDS: [&str; 4] = [
 ];
 
 #[test]
-fn a_peer_that_refuses_in_any_words_is_found() {
+fn peer_refusing_in_any_words_is_found() {
     let double = start(3);
     assert_eq!(errors(&double), [""; 0], "of a double that refuses nothing");
     for words in WORDS {

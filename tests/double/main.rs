@@ -143,7 +143,7 @@ fn new_masters_count_at_once_by_default() {
 }
 
 #[test]
-fn a_minority_of_killed_and_hanging_masters_delays_nobody() {
+fn killed_and_hanging_minority_delays_nobody() {
     let double = start(5);
     let client = open(&double);
     double.master(0).stop().expect("it runs");
@@ -279,7 +279,7 @@ fn a_refused_command_is_reported_with_its_error() {
 }
 
 #[test]
-fn a_lock_of_another_is_refused_with_its_label() {
+fn refusal_has_the_holders_label_and_time() {
     let double = start(3);
     let other = double.config().max_ttl(TTL).holder_label("billing").connect().expect("an event loop");
     let held = other.lock("a").ttl(TTL).acquire().expect("free");
@@ -311,7 +311,7 @@ fn a_message_reaches_its_subscriber() {
 }
 
 #[test]
-fn bytes_that_are_no_command_end_their_connection_only() {
+fn garbage_ends_only_its_own_connection() {
     let double = start(1);
     let client = open(&double);
     let master = double.master(0);

@@ -7,7 +7,7 @@ use redlatch_support::{PATIENCE, eventually};
 use crate::start;
 
 #[test]
-fn slots_that_nobody_can_look_at_are_not_busy() {
+fn unreadable_slots_are_not_busy() {
     let double = start(3);
     let [holder, client] = [(); 2].map(|()| double.config().connect().expect("an event loop"));
     let held: Vec<_> = (0..2).map(|_| holder.slots("jobs", 2).try_acquire().expect("free")).collect();

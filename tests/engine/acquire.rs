@@ -252,7 +252,7 @@ fn missing_rights_pause_a_wait_for_a_second() {
 }
 
 #[test]
-fn a_waiter_gets_a_freed_lock_with_new_token() {
+fn freed_lock_is_acquired_with_a_new_token() {
     let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
     let until = rig.now + ms(300);
     (0..2).for_each(|index| rig.masters[index].put(b"a", b"other", Some(until)));

@@ -72,7 +72,7 @@ fn an_unanswered_wait_ends_at_its_ticket() {
 
 // I71
 #[test]
-fn a_park_behind_a_lost_answer_names_its_ticket() {
+fn park_after_a_lost_answer_names_its_ticket() {
     let (mut rig, _) = unanswered(with_other(Rig::new(3, defaults)), 0, fair());
     rig.reset_conn(0);
     rig.end_stall(0);
@@ -105,7 +105,7 @@ fn an_entry_elsewhere_ends_behind_its_answer() {
 
 // I71
 #[test]
-fn a_wait_that_ends_is_not_served_by_its_end() {
+fn ending_a_wait_grants_nothing() {
     let (mut rig, lock) = unanswered(ahead(3), 0, fair());
     let now = rig.now;
     rig.masters[0].carry_out_over(1000, now, &[b"DEL", KEY], &mut Vec::new());
@@ -115,7 +115,7 @@ fn a_wait_that_ends_is_not_served_by_its_end() {
 
 // I71
 #[test]
-fn a_swap_beside_the_entry_is_followed_by_its_end() {
+fn swap_beside_an_entry_removes_the_entry_later() {
     let waiting = Options::new().ttl(ms(10_000)).wait(ms(60_000));
     let (mut rig, first) = unanswered(ahead(3), 0, waiting);
     (1..3).for_each(|index| free(&mut rig, index));
@@ -132,7 +132,7 @@ fn a_swap_beside_the_entry_is_followed_by_its_end() {
 
 // I72
 #[test]
-fn a_heartbeat_in_a_full_queue_keeps_its_place() {
+fn heartbeat_in_full_queue_keeps_its_place() {
     let mut rig = with_other(Rig::new(1, defaults));
     rig.acquire_with("a", fair());
     for _ in 0..2 {

@@ -84,7 +84,7 @@ fn a_drain_releases_locks_that_are_being_extended() {
 }
 
 #[test]
-fn a_drain_leaves_a_kept_lock_kept_until_its_release() {
+fn drain_renews_kept_locks_until_release() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, "a", options().auto_extend(ms(600_000)));
     let drain = drain(&mut rig, HeldLocks::Leave);
@@ -118,7 +118,7 @@ fn a_drain_answers_each_waiter_once() {
 
 /// The lock's end also ends the extension that its caller waits for.
 #[test]
-fn an_extension_under_way_is_answered_when_its_lock_ends() {
+fn pending_extension_is_answered_when_its_lock_ends() {
     for is_left in [false, true] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, "a", options());
@@ -177,7 +177,7 @@ fn a_drained_engine_takes_no_handle() {
 }
 
 #[test]
-fn a_release_by_a_handle_ends_at_once_where_no_master_is_connected() {
+fn handle_release_without_connections_ends_at_once() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, "a", options());
     let handle = rig.engine.pass(rig.now, WALL, lock, ms(TTL_MS)).expect("it is held");
@@ -192,7 +192,7 @@ fn a_release_by_a_handle_ends_at_once_where_no_master_is_connected() {
 }
 
 #[test]
-fn a_release_by_a_handle_keeps_nothing_whether_it_is_awaited_or_not() {
+fn handle_release_leaves_nothing() {
     for awaited in [true, false] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, "a", options());

@@ -16,7 +16,7 @@ fn hold(rig: &mut Rig) -> OpId {
 
 /// A lock of 1 s has an answer limit of 20 ms, and a lock of 10 s one of 50 ms.
 #[test]
-fn an_awaited_release_has_the_limit_of_the_extended_lock() {
+fn awaited_release_has_the_extended_locks_limit() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 1000, 0);
     granted(&mut rig);
@@ -51,7 +51,7 @@ fn the_latest_failure_of_a_master_is_shown() {
 
 /// The master's answer to the release comes before the answer that asks for the attempt's script.
 #[test]
-fn an_attempt_is_not_sent_again_behind_its_release() {
+fn attempt_is_not_resent_after_its_release() {
     let mut rig = Rig::new(3, defaults);
     (0..2).for_each(|index| rig.masters[index].load_scripts());
     rig.stall_replies(2);

@@ -110,7 +110,7 @@ fn a_drain_denies_each_waiter_by_an_event() {
 }
 
 #[test]
-fn a_master_that_was_never_connected_is_an_event() {
+fn never_connected_master_is_an_event() {
     let mut rig = Rig::unconnected(1, observed);
     rig.refuse(0, true);
     rig.pump();

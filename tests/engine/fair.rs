@@ -92,7 +92,7 @@ fn answer(rig: &mut Rig, master: usize, reply: &[u8]) {
 }
 
 #[test]
-fn an_impossible_answer_to_a_park_ends_the_connection() {
+fn impossible_park_answer_ends_the_connection() {
     let wrong: [&[u8]; 5] =
         [b"+OK\r\n", b":1\r\n", b"_\r\n", b"*4\r\n:7\r\n:1\r\n:0\r\n:0\r\n", b"*1\r\n:2\r\n"];
     for reply in wrong {
@@ -112,7 +112,7 @@ fn an_impossible_answer_to_a_park_ends_the_connection() {
 }
 
 #[test]
-fn a_release_grants_the_first_waiter_by_a_message() {
+fn release_grants_first_waiter_by_message() {
     let mut rig = Rig::new(3, defaults);
     let held = acquire(&mut rig, Duration::ZERO);
     granted(&mut rig);
@@ -131,7 +131,7 @@ fn a_release_grants_the_first_waiter_by_a_message() {
 }
 
 #[test]
-fn each_round_ends_the_token_of_the_one_before() {
+fn each_round_ends_the_previous_token() {
     let mut rig = Rig::new(3, defaults);
     // One master is free, so each round gets a part of the lock.
     rig.masters[0].put(b"a", b"other", None);
@@ -152,7 +152,7 @@ fn each_round_ends_the_token_of_the_one_before() {
 }
 
 #[test]
-fn a_waiter_comes_back_to_a_master_that_was_away() {
+fn waiter_returns_to_a_reconnected_master() {
     let mut rig = Rig::new(3, defaults);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
     acquire(&mut rig, ms(60_000));
@@ -165,7 +165,7 @@ fn a_waiter_comes_back_to_a_master_that_was_away() {
 }
 
 #[test]
-fn a_master_without_messages_is_polled_beside_the_others() {
+fn master_without_messages_is_polled() {
     let mut rig = Rig::unconnected(3, defaults);
     rig.masters[2].errors.insert("HELLO".to_owned(), "ERR unknown command 'HELLO'".to_owned());
     rig.pump();
@@ -220,7 +220,7 @@ fn a_refused_channel_stops_parking() {
 }
 
 #[test]
-fn a_busy_server_is_asked_for_its_channel_again() {
+fn busy_server_is_asked_for_its_channel_again() {
     let mut rig = Rig::unconnected(1, defaults);
     rig.masters[0].errors.insert("SSUBSCRIBE".to_owned(), "BUSY Redis is busy running a script".to_owned());
     rig.pump();
@@ -296,7 +296,7 @@ fn the_slowest_master_learns_the_script() {
 /// A quorum has granted a lock when the third master asks for the script. It must get the key, too, or losing
 /// any other master would lose the lock.
 #[test]
-fn a_master_that_learns_the_script_late_has_the_key() {
+fn master_that_learns_scripts_late_gets_the_key() {
     for kind in ["fair", "fenced", "shared"] {
         let mut rig = Rig::new(3, defaults);
         rig.masters[2].flush_scripts();
@@ -413,7 +413,7 @@ fn fair_waiter_precedes_an_earlier_plain_waiter() {
 
 /// The masters answer after 40 ms, when a fair caller stands in their queues and another caller has asked.
 #[test]
-fn a_fair_caller_is_in_the_queue_from_its_beginning() {
+fn fair_caller_queues_from_the_start() {
     for (is_fair, queued) in [(true, 300), (false, 260)] {
         let mut rig = Rig::new(3, defaults);
         rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));

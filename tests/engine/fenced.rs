@@ -91,7 +91,7 @@ fn second_attempt_with_larger_token_counts_as_wait() {
 
 /// The pause between two attempts is at least 1 s, and the holder's time ends after 50 ms.
 #[test]
-fn a_waiter_that_polls_follows_the_end_of_any_holder() {
+fn polling_waiter_follows_any_holders_end() {
     let options = Options::new().ttl(ms(10_000)).wait(ms(60_000));
     for options in [options, options.fenced(), options.shared()] {
         let mut rig = Rig::new(1, |builder| builder.wake_waiters(false).retry_delay_by(|_| ms(1000)));

@@ -80,7 +80,7 @@ fn a_release_does_not_mind_a_quarantine() {
 }
 
 #[test]
-fn a_restarted_master_gets_a_lock_whose_shorter_extension_it_owed() {
+fn restarted_master_gets_lock_despite_an_owed_extension() {
     let mut rig = Rig::new(3, |b| b.quarantine(Quarantine::Trust));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -171,7 +171,7 @@ fn hold_many(rig: &mut Rig, count: usize) -> Vec<OpId> {
 
 /// The last release waits for two masters: one has a backlog, and the other never answers.
 #[test]
-fn a_release_is_awaited_as_long_as_the_longest_backlog() {
+fn release_is_awaited_for_the_longest_backlog() {
     const COUNT: usize = 1200;
     let mut rig = Rig::new(3, defaults);
     let locks = hold_many(&mut rig, COUNT);
@@ -238,7 +238,7 @@ fn extensions_are_bounded_and_one_at_a_time() {
 }
 
 #[test]
-fn noscript_is_answered_by_the_whole_script_in_place() {
+fn noscript_is_answered_by_the_whole_script() {
     let mut rig = Rig::new(1, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -320,7 +320,7 @@ fn releasing_what_is_gone_is_an_answer() {
 /// arrive any more.
 // I9
 #[test]
-fn a_lost_answer_to_a_release_does_not_keep_the_claim() {
+fn lost_release_answer_does_not_keep_the_claim() {
     for is_heard in [true, false] {
         let mut rig = Rig::new(3, defaults);
         if !is_heard {

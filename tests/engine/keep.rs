@@ -184,7 +184,7 @@ fn a_failed_renewal_says_which_masters_failed() {
 }
 
 #[test]
-fn a_failed_renewal_says_nothing_of_the_one_before() {
+fn failed_renewal_reports_only_its_own_votes() {
     let (mut rig, lock) = keep_observed(ms(600_000));
     let fail = |rig: &mut Rig, failing: [usize; 2]| {
         rig.masters.iter_mut().for_each(|master| master.errors.clear());
@@ -201,7 +201,7 @@ fn a_failed_renewal_says_nothing_of_the_one_before() {
 
 // I96
 #[test]
-fn a_renewal_that_meets_a_loss_reports_it_once() {
+fn renewal_reports_a_loss_once() {
     for notifies_loss in [false, true] {
         let (mut rig, lock) = keep_observed(ms(600_000));
         if notifies_loss {
@@ -218,7 +218,7 @@ fn a_renewal_that_meets_a_loss_reports_it_once() {
 /// The renewal has already failed when the answer comes.
 // I96
 #[test]
-fn a_loss_that_a_late_answer_proves_is_reported_once() {
+fn loss_proven_by_late_answer_is_reported_once() {
     let (mut rig, lock) = keep_observed(ms(600_000));
     (0..3).for_each(|index| rig.masters[index].load_keys(Default::default()));
     (1..3).for_each(|index| rig.stall_replies(index));
@@ -248,7 +248,7 @@ fn superseded_renewal_is_not_reported() {
 
 // I96
 #[test]
-fn the_longest_hold_is_reported_before_the_validity_ends() {
+fn longest_hold_is_reported_before_the_end() {
     // The last renewal is cut to the longest hold, or is left out.
     for (max_hold, renewal_count) in [(11_000, 1), (5000, 0)] {
         let (mut rig, lock) = keep_observed(ms(max_hold));
@@ -265,7 +265,7 @@ fn the_longest_hold_is_reported_before_the_validity_ends() {
 
 // I96
 #[test]
-fn a_renewal_after_a_long_pause_is_reported_expired() {
+fn renewal_after_long_pause_is_reported_expired() {
     let (mut rig, lock) = keep_observed(ms(600_000));
     rig.jump(ms(20_000));
     assert_eq!(renewal(&mut rig, lock), Err(ExtendError::Expired));
@@ -274,7 +274,7 @@ fn a_renewal_after_a_long_pause_is_reported_expired() {
 }
 
 #[test]
-fn no_lock_is_kept_where_the_longest_hold_is_zero() {
+fn zero_max_hold_refuses_renewal() {
     let mut rig = Rig::new(3, |builder| builder.max_hold(Duration::ZERO));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -291,7 +291,7 @@ fn no_lock_is_kept_where_the_longest_hold_is_zero() {
 }
 
 #[test]
-fn a_kept_lock_is_renewed_after_a_longer_extension() {
+fn kept_lock_is_renewed_after_longer_extension() {
     let mut rig = Rig::new(3, defaults);
     let lock = keep(&mut rig, 3000, ms(600_000));
     rig.extend(lock, 30_000);

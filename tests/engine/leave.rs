@@ -46,7 +46,7 @@ fn assert_ends_after(rig: &mut Rig, time: Duration) {
 
 // I42
 #[test]
-fn a_left_lock_sends_nothing_and_ends_by_its_ttl() {
+fn left_lock_sends_nothing_until_its_ttl() {
     let mut rig = Rig::new(3, |builder| builder.on_event(|_| {}));
     let options = Options::new().ttl(ms(9000)).wait(Duration::ZERO).auto_extend(Duration::from_secs(60));
     let lock = rig.acquire_with("a", options);
@@ -69,7 +69,7 @@ fn a_left_lock_sends_nothing_and_ends_by_its_ttl() {
 
 // I42
 #[test]
-fn a_grant_that_comes_after_the_leave_is_part_of_the_lock() {
+fn late_grant_belongs_to_the_left_lock() {
     let mut rig = Rig::new(3, defaults);
     rig.stall_replies(2);
     let lock = hold(&mut rig, 5000);
@@ -80,7 +80,7 @@ fn a_grant_that_comes_after_the_leave_is_part_of_the_lock() {
 
 // I42
 #[test]
-fn a_waiter_gets_a_left_lock_after_its_ttl() {
+fn waiter_gets_left_lock_after_its_ttl() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 3000);
     let waiting = rig.acquire("a", 5000, 60_000);
@@ -104,7 +104,7 @@ fn a_waiter_gets_a_left_lock_after_its_ttl() {
 
 // I43
 #[test]
-fn a_lock_is_left_for_the_rest_of_a_time() {
+fn leave_for_sets_the_remaining_time() {
     // Longer and shorter than the rest of the TTL. Fractions of a millisecond are rounded up.
     for (ttl_ms, rest) in [(1000, ms(5000)), (9000, ms(2000)), (9000, Duration::from_micros(700_300))] {
         let mut rig = Rig::new(3, defaults);
@@ -122,7 +122,7 @@ fn a_lock_is_left_for_the_rest_of_a_time() {
 
 // I43
 #[test]
-fn a_lock_that_is_left_for_no_time_is_released() {
+fn lock_left_for_no_time_is_released() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 5000);
     leave_for(&mut rig, lock, Duration::ZERO).expect("confirmed");
@@ -164,7 +164,7 @@ fn a_short_rest_lasts_for_six_milliseconds() {
 }
 
 #[test]
-fn a_lock_may_be_left_for_the_longest_ttl() {
+fn lock_can_be_left_for_the_longest_ttl() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 5000);
     leave_for(&mut rig, lock, ms(30_000)).expect("it is allowed");
@@ -327,7 +327,7 @@ fn latest_end_counts_each_rest_from_its_answer() {
 
 /// The third master has another client's key, and this lock's entry behind it.
 #[test]
-fn latest_end_counts_an_entry_that_may_still_be_served() {
+fn latest_end_counts_a_servable_entry() {
     let mut rig = with_other(Rig::new(3, defaults));
     let lock = rig.acquire("a", 8000, 60_000);
     rig.run_for(ms(100));
@@ -354,7 +354,7 @@ fn late_confirmation_of_shortened_ttl_proves_nothing() {
 }
 
 #[test]
-fn a_lock_is_left_at_once_where_no_master_is_connected() {
+fn leave_without_connections_ends_at_once() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
     for index in 0..3 {
@@ -366,7 +366,7 @@ fn a_lock_is_left_at_once_where_no_master_is_connected() {
 
 // I43
 #[test]
-fn latest_end_counts_an_extension_that_may_come_late() {
+fn latest_end_counts_a_late_extension() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
     rig.stop_master(0);
@@ -384,7 +384,7 @@ fn latest_end_counts_an_extension_that_may_come_late() {
 
 // I43
 #[test]
-fn a_fair_lock_left_for_no_time_passes_on_at_once() {
+fn fair_lock_left_for_no_time_serves_waiter() {
     let mut rig = Rig::new(3, defaults);
     let options = Options::new().ttl(ms(8000)).wait(ms(60_000)).fair();
     let lock = rig.acquire_with("a", options);
@@ -400,7 +400,7 @@ fn a_fair_lock_left_for_no_time_passes_on_at_once() {
 /// Cases differ in the rest, and in whether the masters have lost the key.
 // I43
 #[test]
-fn a_lock_is_counted_by_how_its_leave_ended() {
+fn leave_is_counted_by_its_result() {
     for (rest_ms, is_lost, expected) in
         [(0, false, (1, 0, 0)), (1000, false, (0, 1, 0)), (1000, true, (0, 0, 1))]
     {
@@ -428,7 +428,7 @@ fn a_lock_is_counted_by_how_its_leave_ended() {
 
 // I43
 #[test]
-fn a_lock_that_masters_lost_is_not_called_left() {
+fn lock_lost_on_masters_is_not_left() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
     let others = rig.now + ms(1);
@@ -440,7 +440,7 @@ fn a_lock_that_masters_lost_is_not_called_left() {
 
 // I43
 #[test]
-fn a_waiter_behind_a_left_lock_waits_for_its_end() {
+fn waiter_waits_for_a_left_locks_end() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 1000);
     rig.acquire("a", 1000, 60_000);
@@ -483,7 +483,7 @@ fn each_mode_of_a_lock_can_be_left() {
 
 // I43
 #[test]
-fn a_drain_waits_for_a_rest_that_is_owed() {
+fn drain_waits_for_an_owed_rest() {
     for is_back in [true, false] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, 8000);
@@ -503,7 +503,7 @@ fn a_drain_waits_for_a_rest_that_is_owed() {
 
 /// A master's connection breaks after its answer to the rest.
 #[test]
-fn a_master_that_set_the_rest_owes_no_extension() {
+fn master_that_set_the_rest_owes_nothing() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
     rig.stop_master(2);
@@ -521,7 +521,7 @@ fn a_master_that_set_the_rest_owes_no_extension() {
 
 /// A release waits for the backlog. A leave does not, because its rest shrinks meanwhile.
 #[test]
-fn a_leave_ends_at_its_limit_beside_a_backlog() {
+fn leave_ends_at_its_limit_despite_backlog() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 10_000);
     (0..3).for_each(|index| rig.stall_replies(index));

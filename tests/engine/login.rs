@@ -177,7 +177,7 @@ fn refused_credentials_are_a_warning_until_accepted() {
 
 // I142
 #[test]
-fn a_provider_that_fails_at_a_connect_is_an_event() {
+fn provider_failure_at_connect_is_an_event() {
     let mut rig = Rig::unconnected(3, asking);
     rig.pump();
     answer(&mut rig, 0, Err(sealed()));
@@ -290,7 +290,7 @@ fn a_login_under_way_is_not_shown() {
 
 // I145
 #[test]
-fn a_password_in_a_servers_error_is_not_shown() {
+fn password_in_server_error_is_not_shown() {
     for (text, shown) in [("WRONGPASS s3cret is wrong", "WRONGPASS"), ("s3cret is wrong", "ERR")] {
         let mut rig = connected("pw");
         (0..2).for_each(|index| drop(rig.masters[index].errors.insert("AUTH".into(), text.into())));
@@ -307,7 +307,7 @@ fn a_password_in_a_servers_error_is_not_shown() {
 
 // I142
 #[test]
-fn credentials_too_late_for_a_connect_serve_the_next() {
+fn late_credentials_serve_the_next_connect() {
     let mut rig = unanswered("pw");
     rig.asked.clear();
     rig.now += ms(1000);
@@ -341,7 +341,7 @@ fn refused_credentials_are_sent_again_whatever_failed_since() {
 }
 
 #[test]
-fn a_provider_that_failed_for_long_is_asked_each_minute() {
+fn long_failing_provider_is_asked_each_minute() {
     let mut rig = connected("pw");
     rig.run_for(RENEWAL);
     for round in 0..20 {
@@ -353,7 +353,7 @@ fn a_provider_that_failed_for_long_is_asked_each_minute() {
 }
 
 #[test]
-fn the_pause_after_each_failure_is_twice_as_long() {
+fn pause_doubles_after_each_failure() {
     let mut rig = connected("pw");
     rig.run_for(RENEWAL);
     let mut failed_at = vec![vec![]; 3];
@@ -375,7 +375,7 @@ fn the_pause_after_each_failure_is_twice_as_long() {
 
 // I141
 #[test]
-fn a_refused_login_is_sent_again_after_a_pause() {
+fn refused_login_is_resent_after_a_pause() {
     let mut rig = connected("pw");
     rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
     let mut refused_at = vec![];
@@ -521,7 +521,7 @@ fn a_provider_that_hangs_has_failed_once() {
 
 /// Nothing else renews credentials without an end.
 #[test]
-fn a_refused_login_that_comes_again_early_is_repeated() {
+fn same_refused_login_is_repeated() {
     let mut rig = connected("pw");
     (0..3).for_each(|index| drop(seen(&mut rig, index)));
     for _ in 0..2 {

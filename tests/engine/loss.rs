@@ -35,7 +35,7 @@ fn extend(rig: &mut Rig, lock: OpId) -> Result<(), ExtendError> {
 
 // I105
 #[test]
-fn a_master_that_was_never_asked_proves_a_loss() {
+fn unasked_master_proves_a_loss() {
     let mut rig = Rig::unconnected(3, defaults);
     rig.refuse(2, true);
     rig.pump();
@@ -138,7 +138,7 @@ fn an_emptied_master_reconnecting_proves_a_loss() {
 
 /// A lost shorter extension could otherwise shorten the key's time later.
 #[test]
-fn an_extension_is_not_sent_behind_one_lost_with_its_connection() {
+fn no_extension_follows_one_lost_with_its_connection() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);

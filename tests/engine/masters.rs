@@ -44,7 +44,7 @@ fn a_silent_master_is_reconnected_after_a_while() {
 }
 
 #[test]
-fn a_master_that_is_only_slow_is_not_skipped() {
+fn slow_master_is_not_skipped() {
     let mut rig = Rig::new(1, defaults);
     rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -167,7 +167,7 @@ fn earlier_connection_does_not_shorten_a_restart_quarantine() {
 }
 
 #[test]
-fn a_reconnect_to_the_same_process_is_no_restart() {
+fn reconnect_to_same_process_is_no_restart() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
     let start = rig.now;
     rig.masters[0].restart("young", start);
@@ -233,7 +233,7 @@ fn an_impossible_reply_ends_the_connection() {
 }
 
 #[test]
-fn login_goes_first_and_a_wrong_one_is_named() {
+fn login_goes_first_and_failure_is_named() {
     let urls = ["redis://me:right@m0", "redis://me:wrong@m1"];
     let mut rig = Rig::with_urls(urls.map(str::to_owned).to_vec(), defaults);
     rig.masters.iter_mut().for_each(|master| master.password = Some("right".to_owned()));
@@ -248,7 +248,7 @@ fn login_goes_first_and_a_wrong_one_is_named() {
 }
 
 #[test]
-fn a_process_without_a_name_gets_lost_keys_back() {
+fn unnamed_process_gets_lost_keys_back() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
     rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -261,7 +261,7 @@ fn a_process_without_a_name_gets_lost_keys_back() {
 }
 
 #[test]
-fn a_slow_handshake_gives_the_first_attempt_more_time() {
+fn slow_handshake_lengthens_the_first_attempt() {
     let mut rig = Rig::unconnected(3, defaults);
     (0..3).for_each(|index| rig.stall_replies(index));
     rig.run_for(ms(80));
@@ -304,7 +304,7 @@ fn needed_slow_master_gets_its_full_time() {
 }
 
 #[test]
-fn a_master_that_is_not_connected_is_not_called_nameless() {
+fn unconnected_master_is_not_called_nameless() {
     let rig = Rig::unconnected(1, defaults);
     assert_eq!(rig.engine.master_status(rig.now, id(0)).warnings, []);
 }

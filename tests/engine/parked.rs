@@ -100,7 +100,7 @@ fn check_nothing_left(rig: &mut Rig) {
 }
 
 #[test]
-fn a_place_in_the_queue_is_one_attempt_and_one_retry() {
+fn queue_place_counts_as_one_retry() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting());
     rig.run_for(ms(3000));
@@ -129,7 +129,7 @@ fn polling_waiter_parks_without_another_attempt() {
 }
 
 #[test]
-fn a_master_that_comes_back_is_asked_again_before_long() {
+fn reconnected_master_is_soon_asked_again() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting());
     rig.run_for(ms(500));
@@ -173,7 +173,7 @@ fn a_message_of_an_earlier_round_changes_nothing() {
 /// No master sends such messages. Votes are places of claims, so a stranger could guess them.
 // I109
 #[test]
-fn messages_for_a_lock_that_never_waited_change_nothing() {
+fn messages_for_an_unparked_lock_change_nothing() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -186,7 +186,7 @@ fn messages_for_a_lock_that_never_waited_change_nothing() {
 /// The claim reuses the memory of a claim that waited.
 // I109
 #[test]
-fn messages_for_a_lock_that_was_left_change_nothing() {
+fn messages_for_a_left_lock_change_nothing() {
     let mut rig = rig_with_other(3);
     let lock = rig.acquire_with("a", waiting());
     rig.run_for(ms(100));
@@ -213,7 +213,7 @@ fn a_long_ttl_is_rung_and_asks_again() {
 }
 
 #[test]
-fn a_quorum_of_rings_begins_the_next_round_at_once() {
+fn quorum_of_rings_starts_the_next_round() {
     let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(200))));
     // The masters are 30 ms away.
     (0..3).for_each(|index| rig.stall_replies(index));
@@ -300,7 +300,7 @@ fn second_consecutive_late_round_fails() {
 
 /// Such a master gets each round as an ordinary attempt.
 #[test]
-fn a_token_follows_the_fence_of_a_master_that_cannot_park() {
+fn token_exceeds_the_fence_of_unparking_master() {
     let mut rig = Rig::unconnected(5, defaults);
     rig.masters[0].errors.insert("HELLO".to_owned(), "NOPROTO unsupported protocol version".to_owned());
     rig.pump();
@@ -323,7 +323,7 @@ fn a_token_follows_the_fence_of_a_master_that_cannot_park() {
 /// A park replaces the last token. If the lock is left before the park is answered, that token needs a
 /// separate release.
 #[test]
-fn a_lock_that_is_left_leaves_no_earlier_token() {
+fn left_lock_leaves_no_earlier_token() {
     let mut rig = rig_with_other(3);
     let lock = rig.acquire_with("a", waiting());
     rig.run_for(ms(100));
@@ -367,7 +367,7 @@ fn cancelled_caller_leaves_no_entry() {
 }
 
 #[test]
-fn a_lock_that_was_held_for_a_while_is_released_by_a_script() {
+fn long_held_lock_is_released_by_script() {
     let mut rig = Rig::unconnected(1, defaults);
     rig.masters[0].dialect = Dialect::Valkey9;
     rig.pump();
@@ -422,7 +422,7 @@ fn serving_release_sends_unknown_script_whole() {
 }
 
 #[test]
-fn a_master_that_was_busy_in_its_handshake_parks() {
+fn master_busy_during_handshake_parks_later() {
     let mut rig = Rig::unconnected(3, defaults);
     rig.masters[0].errors.insert("EXISTS".into(), "BUSY x".into());
     rig.pump();
@@ -493,7 +493,7 @@ const BY_BOTH: [&str; 3] = ["SET", "park", "unpark"];
 
 // I63
 #[test]
-fn a_waiter_of_a_contended_lock_parks_at_once() {
+fn waiter_of_contended_lock_parks_at_once() {
     let mut rig = Rig::new(5, defaults);
     assert_eq!(contended_pair(&mut rig, waiting())[0], "SET", "nothing is known yet");
     for _ in 0..100 {
@@ -509,7 +509,7 @@ fn a_waiter_of_a_contended_lock_parks_at_once() {
 
 // I63
 #[test]
-fn a_lock_that_is_free_is_asked_for_by_set() {
+fn free_lock_is_requested_with_set() {
     let mut rig = Rig::new(3, defaults);
     for _ in 0..3 {
         assert_eq!(free_pair(&mut rig, waiting()), BY_SET);
@@ -533,7 +533,7 @@ fn a_contended_lock_is_known_for_a_second() {
 /// A park lasts for the whole wait.
 // I63
 #[test]
-fn a_limited_number_of_attempts_begins_with_a_set() {
+fn limited_attempts_begin_with_set() {
     let mut rig = Rig::new(3, defaults);
     contended_pair(&mut rig, waiting());
     assert_eq!(contended_pair(&mut rig, waiting().max_attempts(2)), BY_BOTH);

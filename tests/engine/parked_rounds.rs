@@ -41,7 +41,7 @@ fn the_first_waiter_looks_beside_a_silent_master() {
 
 /// The answers count as missed after at most 500 ms. The next regular round comes after 750 ms.
 #[test]
-fn a_part_is_given_back_beside_a_silent_master() {
+fn part_is_returned_despite_a_silent_master() {
     let mut rig = Rig::new(3, defaults);
     rig.masters[1].put(KEY, OTHER, None);
     rig.stop_master(2);
@@ -275,7 +275,7 @@ fn polling_attempt_first_releases_its_earlier_token() {
 }
 
 #[test]
-fn a_part_ends_at_once_where_its_master_is_set_aside() {
+fn part_ends_when_its_master_is_set_aside() {
     let mut rig = with_part(Rig::new(3, |builder| builder.answer_timeout(ms(4000))));
     run_to_park(&mut rig, 0, 4);
     assert_eq!((value(&rig, 2), script_count(&rig, 2, "park")), (None, 3));
@@ -372,7 +372,7 @@ fn resent_entry_is_tracked_from_its_last_send() {
 
 /// The first waiter gives up its lock before a master has answered the round that granted it.
 #[test]
-fn the_rounds_of_the_next_waiter_replace_their_own_tokens() {
+fn next_waiters_rounds_replace_their_own_tokens() {
     let mut rig = with_other(Rig::new(3, defaults));
     let lock = rig.acquire_with("a", fair());
     rig.stall_replies(0);

@@ -263,7 +263,7 @@ fn a_pause_is_random_and_can_be_cancelled() {
 
 // I76
 #[test]
-fn an_impossible_reply_to_a_query_ends_the_connection() {
+fn impossible_query_reply_ends_the_connection() {
     for (replies, is_forced) in [
         (b":1\r\n".as_slice(), false),
         (b"+OK\r\n", false),
@@ -369,7 +369,7 @@ fn a_look_ends_without_a_quorum() {
 /// Each of three masters reports another holder. Two more may agree with one of them; one more changes
 /// nothing.
 #[test]
-fn a_look_ends_with_a_connection_that_it_needs() {
+fn look_ends_with_a_needed_connection() {
     let mut rig = Rig::new(5, defaults);
     for (index, holder) in [&b"first"[..], b"second", b"third"].into_iter().enumerate() {
         rig.masters[index].put(&slot_name(b"pool", 0), holder, None);
@@ -382,7 +382,7 @@ fn a_look_ends_with_a_connection_that_it_needs() {
 }
 
 #[test]
-fn a_slot_that_may_be_forgotten_is_not_free() {
+fn forgotten_slot_is_not_free() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
     take_slots(&mut rig, 0, 0..2);
     rig.reset_conn(2);

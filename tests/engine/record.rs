@@ -93,7 +93,7 @@ fn the_first_client_records_its_settings() {
 }
 
 #[test]
-fn a_record_that_may_not_be_read_is_said_to_be_refused() {
+fn unreadable_record_is_reported_as_refused() {
     let mut rig = Rig::unconnected(1, prefixed);
     rig.masters[0].errors.insert("GET p:redlatch:fleet".into(), "NOPERM x".into());
     rig.pump();
@@ -193,7 +193,7 @@ fn a_master_may_change_its_address() {
 
 /// This version cannot compare a later version's record.
 #[test]
-fn nothing_is_written_beside_a_record_of_a_later_version() {
+fn newer_record_prevents_all_writes() {
     let mut rig = Rig::unconnected(3, prefixed);
     rig.masters[0].put(RECORD, b"redlatch:fleet:2 of a later version", None);
     rig.pump();
@@ -312,7 +312,7 @@ fn record_that_is_not_answered_is_kept() {
 }
 
 #[test]
-fn record_is_read_later_where_it_had_no_room() {
+fn record_without_room_is_read_later() {
     let mut rig = Rig::new(3, prefixed);
     rig.run_for(ms(59_995));
     fill_outbox(&mut rig, 0);
@@ -431,7 +431,7 @@ fn declare(rig: &mut Rig) {
 }
 
 #[test]
-fn strict_mode_refuses_settings_that_are_declared_while_it_looks() {
+fn strict_mode_refuses_newly_declared_settings() {
     let mut rig = Rig::new(3, |builder| prefixed(builder).quarantine(Quarantine::Strict));
     rig.run_for(ms(61_000));
     let declared = records(&rig)[0].clone().expect("written").replace("observed", "declared");
@@ -471,7 +471,7 @@ fn a_refused_master_is_sent_nothing() {
 
 // I32
 #[test]
-fn strict_mode_refuses_a_master_of_another_declared_list() {
+fn strict_mode_refuses_another_declared_list() {
     let mut rig = Rig::new(3, prefixed);
     declare(&mut rig);
     let urls = ["redis://m0", "redis://m8", "redis://m9"];
@@ -529,7 +529,7 @@ fn only_new_masters_are_offered_a_declaration() {
 
 /// The master's record is read again after a minute.
 #[test]
-fn a_silent_master_is_closed_before_its_record_is_looked_at() {
+fn silent_master_is_closed_before_reading_its_record() {
     let mut rig = Rig::unconnected(1, prefixed);
     rig.masters[0].put(RECORD, b"theirs", None);
     rig.pump();

@@ -11,7 +11,7 @@ use crate::rig::{Rig, claim_count_max, id, operation_count_max};
 use crate::{defaults, granted, ms, no_quorum};
 
 #[test]
-fn a_retry_delay_of_zero_makes_no_endless_loop() {
+fn zero_retry_delay_makes_no_endless_loop() {
     let (done, wait) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut rig = Rig::unconnected(1, |b| b.retry_delay(Duration::ZERO..=ms(100)));
@@ -48,7 +48,7 @@ fn one_stopped_master_of_three_is_skipped() {
 }
 
 #[test]
-fn one_stopped_master_of_three_never_overloads_the_client() {
+fn one_stopped_master_never_overloads_the_client() {
     let mut rig = Rig::new(3, defaults);
     rig.stop_master(2);
     for n in 0..=operation_count_max() {
@@ -139,7 +139,7 @@ fn a_long_answer_limit_still_finds_stopped_masters() {
 }
 
 #[test]
-fn three_quarantined_of_five_need_no_answers_to_decide() {
+fn quarantined_majority_decides_without_answers() {
     let mut rig = Rig::unconnected(5, |b| b.max_ttl(ms(10_000)));
     let now = rig.now;
     (0..3).for_each(|i| rig.masters[i].restart(&format!("r{i}"), now));

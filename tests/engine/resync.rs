@@ -261,7 +261,7 @@ fn a_watched_process_that_joins_is_watched_anew() {
 
 // I38
 #[test]
-fn a_policy_that_evicts_is_noticed_within_a_minute() {
+fn evicting_policy_is_noticed_within_a_minute() {
     let mut rig = counting(mode(Quarantine::Strict));
     rig.masters[0].maxmemory_policy = "allkeys-lru".into();
     rig.run_for(FACTS_PAUSE);
@@ -280,7 +280,7 @@ fn a_policy_that_evicts_is_noticed_within_a_minute() {
 
 // I38
 #[test]
-fn a_vote_after_a_pause_comes_behind_the_facts() {
+fn vote_after_a_pause_follows_the_facts() {
     let mut rig = counting(mode(Quarantine::Uptime));
     rig.masters[0].resync(Keys::new());
     rig.jump(FACTS_PAUSE);
@@ -343,7 +343,7 @@ fn a_park_behind_a_late_refusal_follows_facts() {
 }
 
 #[test]
-fn a_park_at_a_master_heard_again_follows_facts() {
+fn park_at_resumed_master_follows_facts() {
     let mut rig = paused(true, 300_000, |rig, options| {
         rig.stall_replies(0);
         rig.acquire_with("a", options);
@@ -356,7 +356,7 @@ fn a_park_at_a_master_heard_again_follows_facts() {
 
 // I38
 #[test]
-fn a_busy_client_asks_for_facts_after_a_pause() {
+fn busy_client_asks_facts_after_a_pause() {
     let mut rig = paused(true, 300_000, |rig, _| {
         for _ in 0..1000 {
             let lock = rig.acquire("b", 1000, 0);
@@ -418,7 +418,7 @@ pub(crate) fn fill_outbox(rig: &mut Rig, index: usize) {
 }
 
 #[test]
-fn a_master_that_was_busy_is_asked_a_second_later() {
+fn busy_master_is_asked_a_second_later() {
     let mut rig = counting(mode(Quarantine::Uptime));
     rig.masters[0].resync(Keys::new());
     rig.masters[0].errors.insert("INFO".into(), "BUSY Redis is busy running a script.".into());
@@ -466,7 +466,7 @@ fn a_known_replica_is_watched_anew() {
 }
 
 #[test]
-fn facts_that_may_not_be_asked_are_not_asked_again() {
+fn forbidden_facts_are_not_asked_again() {
     let mut rig = Rig::unconnected(1, mode(Quarantine::Uptime));
     rig.masters[0].errors.insert("INFO".into(), "NOPERM no".into());
     rig.pump();

@@ -122,7 +122,7 @@ fn a_master_without_scripts_parks_nobody() {
 
 /// Only the message and the counter differ: the releases are sent.
 #[test]
-fn a_lock_that_no_master_would_write_is_not_left() {
+fn lock_refused_by_masters_is_not_left() {
     let errors = [
         "NOPERM User a has no permissions to run the 'set' command",
         "NOAUTH Authentication required.",

@@ -42,7 +42,7 @@ fn assert_whole(rig: &Rig, lock: OpId) {
 }
 
 #[test]
-fn masters_that_lose_the_lock_in_turn_prove_no_loss() {
+fn losses_in_turn_prove_no_loss() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     for index in [0, 1, 0, 2, 2, 1] {
@@ -54,7 +54,7 @@ fn masters_that_lose_the_lock_in_turn_prove_no_loss() {
 }
 
 #[test]
-fn a_master_that_lost_the_lock_twice_proves_a_loss() {
+fn second_loss_on_one_master_proves_loss() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     empty(&mut rig, 0);
@@ -75,7 +75,7 @@ fn a_master_that_lost_the_lock_twice_proves_a_loss() {
 /// connection breaks, and the second `SET` arrives after the release.
 // I9
 #[test]
-fn a_second_repair_that_comes_after_the_release_is_released() {
+fn late_second_repair_is_released() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     rig.stall_replies(0);
@@ -157,7 +157,7 @@ fn deletion_on_a_copied_server_ends_no_release() {
 /// The answer that asks for the script arrives after the lock's end.
 // I9
 #[test]
-fn an_attempt_is_not_sent_again_for_a_lock_that_is_over() {
+fn attempt_is_not_resent_for_an_ended_lock() {
     let mut rig = Rig::new(3, defaults);
     rig.stall_replies(0);
     let lock = rig.acquire_with("a", Options::new().ttl(ms(1000)).shared());
@@ -172,7 +172,7 @@ fn an_attempt_is_not_sent_again_for_a_lock_that_is_over() {
 /// A silent master owes the answer to a reader's first attempt. It answers another lock's command and is sent
 /// the lock; then it says that it did not know the attempt's script.
 #[test]
-fn scripts_that_were_lost_with_a_connection_are_sent_again() {
+fn scripts_lost_with_a_connection_are_resent() {
     let mut rig = Rig::new(3, defaults);
     let options = Options::new().ttl(ms(10_000)).fenced();
     // The first attempts learn the masters' time.
@@ -194,7 +194,7 @@ fn scripts_that_were_lost_with_a_connection_are_sent_again() {
 }
 
 #[test]
-fn an_attempt_is_not_sent_again_behind_its_repair() {
+fn attempt_is_not_resent_after_its_repair() {
     let mut rig = Rig::new(3, defaults);
     rig.stall_replies(0);
     rig.acquire("x", 10_000, 0);
@@ -229,7 +229,7 @@ fn an_absence_from_before_the_repair_proves_nothing() {
 }
 
 #[test]
-fn a_master_that_got_its_data_back_holds_the_lock() {
+fn master_with_restored_data_holds_the_lock() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
     let lock = hold(&mut rig);
     let data = rig.masters[0].keys().clone();
@@ -281,7 +281,7 @@ fn a_master_that_refused_is_not_asked_again() {
 
 /// A late answer proves the loss of a lock that nothing renews.
 #[test]
-fn a_loss_that_is_proven_late_is_reported_then() {
+fn loss_proven_late_is_reported() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     let next = rig.acquire("a", 10_000, 60_000);
@@ -336,7 +336,7 @@ fn masters_that_miss_an_extension_are_silent() {
 }
 
 #[test]
-fn a_connection_lost_in_a_repair_costs_the_lock_nothing() {
+fn lock_survives_connection_loss_during_repair() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     empty(&mut rig, 0);
@@ -410,7 +410,7 @@ fn lost_extension_does_not_block_an_equal_one() {
 }
 
 #[test]
-fn an_extension_that_was_answered_is_not_lost_with_its_connection() {
+fn answered_extension_outlives_its_connection() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     rig.extend(lock, 1000);
@@ -422,7 +422,7 @@ fn an_extension_that_was_answered_is_not_lost_with_its_connection() {
 
 /// A master asks late for an attempt's or an extension's script, and then the connection breaks.
 #[test]
-fn a_claim_is_remembered_for_its_ttl_after_a_script_was_sent_again() {
+fn claim_is_kept_after_a_resent_script() {
     for is_extension in [false, true] {
         let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(2000)));
         let sent_at = rig.now;
@@ -463,7 +463,7 @@ fn renewal_count(rig: &Rig) -> usize {
 }
 
 #[test]
-fn a_kept_lock_survives_faults_one_after_the_other() {
+fn kept_lock_survives_consecutive_faults() {
     let mut rig = Rig::new(3, defaults);
     let lock = keep(&mut rig);
     rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
@@ -481,7 +481,7 @@ fn a_kept_lock_survives_faults_one_after_the_other() {
 
 /// Renewals fail, succeed again, and fail for good.
 #[test]
-fn a_kept_lock_that_fails_at_last_leaves_nothing() {
+fn failed_kept_lock_leaves_nothing() {
     for is_dropped in [false, true] {
         let mut rig = Rig::new(3, defaults);
         let lock = keep(&mut rig);
@@ -516,7 +516,7 @@ fn a_kept_lock_that_fails_at_last_leaves_nothing() {
 
 /// The next lock in the slot is kept only by its own options.
 #[test]
-fn the_lock_after_a_kept_one_is_not_kept() {
+fn lock_after_a_kept_one_is_unkept() {
     let mut rig = Rig::new(3, defaults);
     let lock = keep(&mut rig);
     rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
@@ -535,7 +535,7 @@ fn the_lock_after_a_kept_one_is_not_kept() {
 
 /// A repair is lost with its connection, and the master is sent no other: no quorum has the lock.
 #[test]
-fn a_master_whose_repair_was_lost_proves_a_loss() {
+fn lost_repair_proves_a_loss() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
     let lock = hold(&mut rig);
     empty(&mut rig, 0);

@@ -384,7 +384,7 @@ fn strict_mode_refuses_unfit_masters_with_advice() {
 }
 
 #[test]
-fn the_other_modes_warn_of_what_strict_mode_refuses() {
+fn other_modes_warn_where_strict_refuses() {
     let mut rig = Rig::unconnected(1, uptime);
     rig.masters[0].maxmemory_policy = "allkeys-lru".into();
     rig.pump();
@@ -447,7 +447,7 @@ fn one_server_twice_is_refused_with_both_names() {
 
 // I131
 #[test]
-fn an_unfit_masters_restart_is_counted_and_an_event() {
+fn unfit_masters_restart_is_counted_and_reported() {
     let mut rig = Rig::new(1, |builder| strict(builder).on_event(|_| unreachable!("an engine calls none")));
     reconnect_after(&mut rig, |rig| {
         rig.masters[0].restart("run0b", rig.now);
@@ -583,7 +583,7 @@ fn a_changed_process_is_reported_in_all_modes() {
 }
 
 #[test]
-fn missing_fields_of_info_are_named_in_each_mode() {
+fn missing_info_fields_are_named() {
     let warnings = |fault: fn(&mut Rig)| {
         let mut rig = Rig::unconnected(1, |builder| builder.quarantine(Quarantine::Trust));
         fault(&mut rig);

@@ -78,7 +78,7 @@ fn queued_callers_follow_in_one_round_trip_each() {
 }
 
 #[test]
-fn the_next_caller_has_its_own_token_and_ttl() {
+fn next_caller_has_its_own_token_and_ttl() {
     let (mut rig, held) = rig_with_holder(3);
     rig.acquire("a", 2000, 60_000);
     rig.run_for(ms(500));
@@ -100,7 +100,7 @@ fn the_next_caller_has_its_own_token_and_ttl() {
 }
 
 #[test]
-fn servers_with_native_commands_need_no_script_for_it() {
+fn native_servers_hand_over_without_script() {
     let mut rig = Rig::unconnected(1, defaults);
     rig.masters[0].dialect = Dialect::Valkey9;
     rig.pump();
@@ -113,7 +113,7 @@ fn servers_with_native_commands_need_no_script_for_it() {
 }
 
 #[test]
-fn a_master_that_forgot_the_script_gets_it_whole() {
+fn master_without_script_gets_it_whole() {
     let (mut rig, held) = rig_with_holder(1);
     let next = rig.acquire("a", 10_000, 60_000);
     rig.masters[0].flush_scripts();
@@ -220,7 +220,7 @@ fn an_acquisition_without_wait_passes_the_queue() {
 
 /// The waiter is no longer the head of its queue when its next attempt is due.
 #[test]
-fn a_waiter_between_attempts_waits_for_a_quicker_caller() {
+fn pausing_waiter_waits_for_quicker_caller() {
     let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
     rig.masters[0].put(b"a", b"other", None);
     let next = rig.acquire("a", 10_000, 60_000);
@@ -330,7 +330,7 @@ fn a_run_of_hand_overs_ends_in_time() {
 
 /// The lock reuses the slot of a lock that was handed over.
 #[test]
-fn a_lock_from_the_masters_queue_begins_another_run_of_hand_overs() {
+fn lock_from_masters_queue_restarts_hand_overs() {
     let (mut rig, mut held) = rig_with_holder(3);
     for _ in 0..2 {
         let next = rig.acquire("a", 4000, 60_000);
@@ -361,7 +361,7 @@ fn a_yielding_pause_does_not_outlast_the_wait() {
 }
 
 #[test]
-fn a_yielding_pause_has_a_bound_behind_long_holds() {
+fn yielding_pause_is_bounded_after_long_holds() {
     let (mut rig, held) = polling_rig_with_holder(1);
     rig.run_for(ms(5000));
     let next = rig.acquire("a", 10_000, 60_000);
@@ -396,7 +396,7 @@ fn a_holder_that_expires_delays_nobody() {
 
 /// Its validity ends at 988 ms, and its key lives for 1 s.
 #[test]
-fn a_waiter_that_polls_follows_an_expired_holder_soon() {
+fn polling_waiter_soon_follows_expired_holder() {
     for came_before in [true, false] {
         let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
         let start = rig.now;
@@ -410,7 +410,7 @@ fn a_waiter_that_polls_follows_an_expired_holder_soon() {
 }
 
 #[test]
-fn a_waiter_that_polls_follows_a_lost_lock_soon() {
+fn polling_waiter_soon_follows_lost_lock() {
     let (mut rig, held) = polling_rig_with_holder(1);
     let next = rig.acquire("a", 10_000, 60_000);
     rig.masters[0].load_keys(Default::default());
@@ -468,7 +468,7 @@ fn a_hand_over_without_quorum_fails_the_attempt() {
 }
 
 #[test]
-fn a_master_that_missed_the_lock_is_asked_next() {
+fn master_that_missed_lock_is_asked_next() {
     let mut rig = Rig::new(3, defaults);
     let until = rig.now + ms(100);
     rig.masters[2].put(b"a", b"other", Some(until));
@@ -485,7 +485,7 @@ fn a_master_that_missed_the_lock_is_asked_next() {
 }
 
 #[test]
-fn without_a_quorum_to_ask_nothing_is_handed_over() {
+fn no_hand_over_without_a_quorum() {
     let (mut rig, held) = rig_with_holder(3);
     rig.acquire("a", 10_000, 60_000);
     (0..2).for_each(|index| rig.refuse(index, true));
@@ -565,7 +565,7 @@ fn thousands_of_queued_waits_end_together() {
 }
 
 #[test]
-fn a_waiter_whose_time_is_over_gets_no_hand_over() {
+fn expired_waiter_gets_no_hand_over() {
     let (mut rig, held) = rig_with_holder(3);
     rig.acquire("a", 10_000, 100);
     // The process was stopped, and its wait has no answer yet.

@@ -296,7 +296,7 @@ fn next_lock_does_not_report_an_earlier_wait() {
 }
 
 #[test]
-fn a_holder_is_known_though_a_master_is_silent() {
+fn holder_is_known_despite_a_silent_master() {
     let mut rig = Rig::new(3, defaults);
     hold_by_other(&mut rig, "\tworker");
     rig.stop_master(2);

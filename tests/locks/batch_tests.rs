@@ -86,7 +86,7 @@ fn a_batch_is_one_write_per_master() {
 }
 
 #[test]
-fn an_error_in_a_batch_is_its_requests_own() {
+fn one_failed_request_fails_no_other_in_batch() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let other = open(&fleet.urls(), LONG);
@@ -177,7 +177,7 @@ fn each_request_without_room_is_answered() {
 
 /// The answers to the first requests do not count as late, because nobody could read them.
 #[test]
-fn a_batch_that_takes_long_to_make_makes_no_master_silent() {
+fn slowly_made_batch_marks_no_master_silent() {
     let fleet = Fleet::start(3);
     let answer_timeout = Duration::from_millis(50);
     let client = open(&fleet.urls(), answer_timeout);

@@ -46,7 +46,7 @@ fn acquires_in_callback(client: &Client) {
 
 // I121
 #[test]
-fn a_loss_callback_may_acquire_while_a_caller_leads() {
+fn loss_callback_acquires_while_a_caller_leads() {
     let mut fleet = Fleet::start(3);
     let (client, other) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let held = other.lock("held").ttl(TTL).acquire().expect("free");
@@ -59,7 +59,7 @@ fn a_loss_callback_may_acquire_while_a_caller_leads() {
 }
 
 #[test]
-fn a_loss_callback_may_acquire_on_an_idle_client() {
+fn loss_callback_acquires_on_an_idle_client() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     acquires_in_callback(&client);
@@ -68,7 +68,7 @@ fn a_loss_callback_may_acquire_on_an_idle_client() {
 
 #[cfg(unix)]
 #[test]
-fn a_loss_callback_may_acquire_on_a_driven_client() {
+fn loss_callback_acquires_on_a_driven_client() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -233,7 +233,7 @@ fn lock_granted_to_a_refused_waiter_is_released() {
 
 // I122
 #[test]
-fn a_waker_that_drains_its_client_returns_at_once() {
+fn drain_inside_a_waker_returns_at_once() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let held = client.lock("held").ttl(TTL).acquire().expect("free");
@@ -248,7 +248,7 @@ fn a_waker_that_drains_its_client_returns_at_once() {
 
 // I122
 #[test]
-fn a_waker_waiting_for_a_hold_gets_an_error() {
+fn waiting_for_a_hold_inside_a_waker_fails() {
     let mut fleet = Fleet::start(3);
     let (client, other) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let held = other.lock("held").ttl(TTL).acquire().expect("free");
@@ -297,7 +297,7 @@ impl Wake for Numbered {
 
 // I126
 #[test]
-fn tasks_are_woken_in_the_order_of_their_answers() {
+fn tasks_wake_in_order_of_answers() {
     const COUNT: usize = 100;
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);

@@ -131,7 +131,7 @@ fn why_down(client: &Client, index: usize) -> String {
 
 // I141
 #[test]
-fn a_password_changes_under_load_and_no_lock_is_lost() {
+fn password_change_under_load_loses_no_lock() {
     let Some(mut fleet) = start(5, "pw0") else { return };
     let urls = fleet.urls();
     let vault = Vault::new(&urls, "pw0");

@@ -85,7 +85,7 @@ fn a_drain_waits_for_guards_to_release() {
 
 // I117
 #[test]
-fn a_lock_left_by_a_drain_outlives_the_client() {
+fn lock_left_by_drain_outlives_the_client() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guard = client.lock("a").ttl(TTL).auto_extend(PATIENCE).acquire().expect("free");
@@ -147,7 +147,7 @@ fn a_stopped_client_is_not_ready() {
 
 /// The background thread does nothing while another thread drives, but still learns of the end.
 #[test]
-fn a_driven_client_that_was_drained_leaves_no_thread() {
+fn drained_driven_client_leaves_no_thread() {
     let fleet = Fleet::start(3);
     // The client owns its settings.
     let kept = Arc::new(());
@@ -177,7 +177,7 @@ fn a_dropped_drain_leaves_the_guards_served() {
 
 // I117
 #[test]
-fn a_drain_beside_a_dead_quorum_ends_in_time() {
+fn drain_without_a_quorum_ends_in_time() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");

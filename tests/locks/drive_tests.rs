@@ -54,7 +54,7 @@ fn a_drive_takes_over_and_gives_back() {
 /// A waiting thread leads without help, even if a handle may cancel its wait.
 // I124
 #[test]
-fn a_blocking_call_needs_no_turn_of_the_drive() {
+fn blocking_call_needs_no_drive() {
     type Call = fn(&Client, &Cancel, Duration) -> Result<(), AcquireError>;
     let calls: [Call; 3] = [
         |client, cancel, wait| client.lock("a").ttl(TTL).wait(wait).cancel_with(cancel).acquire().map(drop),

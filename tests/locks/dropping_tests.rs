@@ -302,7 +302,7 @@ fn a_dropped_waker_may_drop_guards() {
 }
 
 #[test]
-fn the_last_handle_releases_what_was_dropped_before_it() {
+fn last_handle_releases_earlier_dropped_guards() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let names: Vec<String> = (0..100).map(|index| format!("orders:{index}")).collect();
@@ -317,7 +317,7 @@ fn the_last_handle_releases_what_was_dropped_before_it() {
 }
 
 #[test]
-fn the_last_handle_does_not_wait_for_stopped_masters() {
+fn last_handle_waits_for_no_stopped_master() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");

@@ -150,7 +150,7 @@ fn quarantined(fleet: &Fleet) -> Config {
 
 // I83
 #[test]
-fn a_quarantine_beyond_the_wait_is_an_error_at_once() {
+fn quarantine_beyond_the_wait_fails_at_once() {
     let mut fleet = Fleet::start(3);
     fleet.masters().for_each(Master::restart);
     let client = Client::open(quarantined(&fleet)).expect("an event loop");
@@ -218,7 +218,7 @@ fn goes_on_in_an_outage(name: &str, client: &Client, mut asking: Asking) {
 
 // I83
 #[test]
-fn other_tasks_go_on_while_one_waits_out_an_outage() {
+fn waiting_task_blocks_no_other_during_outage() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     (1..3).for_each(|index| fleet.master(index).kill());

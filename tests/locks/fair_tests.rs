@@ -127,7 +127,7 @@ fn waiters(master: &mut Master) -> Vec<Vec<u8>> {
 /// The waiter's entry outlives the connection for its stay, and the waiter returns before that.
 // I57
 #[test]
-fn a_waiter_that_is_cut_off_keeps_its_place() {
+fn disconnected_waiter_keeps_its_place() {
     within("each waiter has the lock", || {
         let Some(mut fleet) = Fleet::servers(3) else { return };
         let [holder, first, second] = clients(&fleet);

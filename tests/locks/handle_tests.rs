@@ -233,7 +233,7 @@ fn adopting_a_renewable_handle_needs_max_hold() {
 }
 
 #[test]
-fn a_release_by_a_handle_takes_one_round_trip() {
+fn release_by_handle_takes_one_round_trip() {
     let Some(mut fleet) = Fleet::servers(3) else { return };
     let [first, second] = two(&fleet);
     for mode in [Mode::Plain, Mode::Fenced, Mode::Shared] {

@@ -28,7 +28,7 @@ fn closed_idle_connections_are_made_again() {
 }
 
 #[test]
-fn closed_idle_connections_cost_no_call_of_a_thread() {
+fn closed_idle_connections_fail_no_blocking_call() {
     let Some(mut fleet) = Fleet::servers(3) else { return };
     let client = open(&fleet.urls(), LONG);
     // A slow machine may need several tries.

@@ -138,7 +138,7 @@ fn a_guard_says_for_whom_it_waited() {
 /// A key as earlier versions and other libraries set it.
 // I74
 #[test]
-fn a_labelled_lock_and_a_bare_value_exclude_each_other() {
+fn labelled_and_bare_values_exclude_each_other() {
     let mut fleet = Fleet::start(3);
     let client = labelled(&fleet);
     fleet.masters().for_each(|master| drop(master.ask("SET a 01234567890123456789 NX PX 30000")));
@@ -163,7 +163,7 @@ fn a_labelled_lock_and_a_bare_value_exclude_each_other() {
 
 // I74
 #[test]
-fn a_bad_label_is_refused_before_anything_is_sent() {
+fn bad_label_is_refused_before_sending() {
     let fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
     let long = "x".repeat(65);

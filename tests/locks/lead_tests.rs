@@ -59,7 +59,7 @@ fn one_leads_at_a_time_and_terms_rise() {
 
 // I116
 #[test]
-fn a_lost_leadership_ends_the_work_and_campaigns_again() {
+fn lost_leader_stops_work_and_campaigns_again() {
     let fleet = Fleet::start(3);
     let (client, breaker) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let (sender, receiver) = mpsc::channel();
@@ -145,7 +145,7 @@ fn dropped_work_resigns() {
 }
 
 #[test]
-fn a_leadership_without_a_name_is_an_input_error() {
+fn empty_leadership_name_is_an_input_error() {
     let fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
     assert!(matches!(client.lead("").campaign(), Err(AcquireError::Input(_))));

@@ -102,7 +102,7 @@ fn a_follower_notices_that_the_leader_left() {
 }
 
 #[test]
-fn a_dropped_guard_is_released_soon_though_nobody_calls() {
+fn dropped_guard_is_released_without_another_call() {
     within("its key is gone", || {
         let mut fleet = Fleet::start(3);
         let client = open(&fleet.urls(), LONG);
@@ -122,7 +122,7 @@ fn a_dropped_guard_is_released_soon_though_nobody_calls() {
 /// The leader leaves the wake-ups of tasks to the first woken task, which may never be polled again.
 // I93
 #[test]
-fn a_task_that_is_not_polled_delays_no_other() {
+fn unpolled_task_delays_no_other() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     far_from_looking("tasks behind one that is not polled", || tasks_are_woken(&mut fleet, &client));

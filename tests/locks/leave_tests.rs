@@ -47,7 +47,7 @@ fn a_left_lock_stays_after_its_client() {
 
 // I43
 #[test]
-fn a_lock_that_is_left_for_a_time_outlives_its_client() {
+fn lock_left_for_a_time_outlives_its_client() {
     type Leave = fn(Guard, Duration) -> Result<Left, LeaveError>;
     let ways: [(&str, Leave); 2] =
         [("a thread", Guard::leave_for), ("a task", |guard, rest| block_on(guard.leave_for_async(rest)))];

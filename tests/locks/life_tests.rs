@@ -191,7 +191,7 @@ fn contend(client: &Client, is_driven: bool) {
 }
 
 #[test]
-fn threads_and_tasks_of_one_client_exclude_each_other() {
+fn one_clients_threads_and_tasks_exclude_each_other() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     contend(&client, false);
@@ -283,7 +283,7 @@ fn an_impossible_setting_is_an_error_of_opening() {
 
 /// No time limit of a master ends this before the test's patience does.
 #[test]
-fn a_client_opens_with_a_quorum_while_a_master_hangs() {
+fn client_opens_beside_a_hanging_master() {
     let mut fleet = Fleet::start(3);
     fleet.master(2).stop();
     let config = config(&fleet.urls(), LONG).connect_timeout(10 * PATIENCE).build().expect("valid settings");

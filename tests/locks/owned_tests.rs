@@ -190,7 +190,7 @@ fn another_thread_cancels_an_acquisition() {
 
 /// The future may be dropped much later.
 #[test]
-fn a_cancel_gives_up_though_the_future_is_kept() {
+fn cancel_gives_up_although_future_is_kept() {
     let fleet = Fleet::start(3);
     let (client, other) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let held = other.lock("a").ttl(TTL).acquire().expect("free");

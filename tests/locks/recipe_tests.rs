@@ -36,7 +36,7 @@ fn the_recipes_have_the_jobs_of_these_tests() {
 }
 
 #[test]
-fn an_hourly_job_runs_on_one_of_two_machines() {
+fn hourly_job_runs_on_one_machine() {
     let mut fleet = Fleet::start(3);
     let machines: [Client; 2] = [0, 1].map(|_| open(&fleet.urls(), LONG));
     let runs = Cell::new(0);

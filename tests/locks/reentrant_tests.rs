@@ -244,7 +244,7 @@ fn a_cancelled_request_ends_all_its_callers() {
 
 // I82
 #[test]
-fn holds_that_are_dropped_at_any_moment_leave_nothing() {
+fn dropped_holds_leave_nothing() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let lock = client.lock("a").ttl(TTL).wait(PATIENCE).reentrant();

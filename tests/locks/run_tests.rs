@@ -33,7 +33,7 @@ fn force_unlock(client: &Client) {
 }
 
 #[test]
-fn work_returns_its_value_and_the_lock_is_free() {
+fn finished_work_returns_value_and_frees_lock() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let request = || client.lock("a").ttl(TTL);
@@ -88,7 +88,7 @@ fn work_does_not_begin_without_the_lock() {
 }
 
 #[test]
-fn a_loss_that_a_renewal_shows_ends_the_work() {
+fn loss_shown_by_renewal_ends_the_work() {
     let fleet = Fleet::start(3);
     let (client, breaker) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let lost = renewed(&client).run(|guard| {
@@ -128,7 +128,7 @@ fn a_loss_by_the_clock_ends_the_work() {
 /// Without renewals, only the answers to the release show the loss.
 // I113
 #[test]
-fn a_loss_that_the_release_shows_is_an_error() {
+fn loss_shown_by_release_is_an_error() {
     let mut fleet = Fleet::start(3);
     let (client, breaker) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     // A late `SET` would restore the key on one master, and one missing answer would hide the loss.

@@ -56,7 +56,7 @@ fn readers_of_one_client_hold_together() {
 }
 
 #[test]
-fn a_readers_lock_is_kept_and_its_loss_reported() {
+fn reader_is_renewed_and_its_loss_reported() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     let ttl = Duration::from_secs(1);
@@ -162,7 +162,7 @@ fn writers_tokens_rise_across_readers() {
 }
 
 #[test]
-fn sets_and_reentrant_locks_of_readers_are_shared_too() {
+fn sets_and_reentrant_locks_can_be_shared() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let sets = clients.each_ref().map(|client| client.lock_set(["a", "b"]).shared().ttl(TTL).acquire());

@@ -57,7 +57,7 @@ fn a_free_set_is_one_write_per_master() {
 
 // I77
 #[test]
-fn an_impossible_set_names_the_lock_and_keeps_none() {
+fn failed_set_names_the_lock_and_keeps_none() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     // All sets of the four locks, against each combination of locks that others hold.
@@ -190,7 +190,7 @@ fn contention_at_a_waits_end_is_no_outage() {
 }
 
 #[test]
-fn the_first_lock_that_is_not_left_is_named() {
+fn failed_leave_names_the_first_lock() {
     let fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let set = client.lock_set(["b", "a", "c"]).ttl(Duration::from_millis(300)).acquire().expect("free");
@@ -224,7 +224,7 @@ fn one_lost_lock_loses_the_set_once() {
 }
 
 #[test]
-fn the_margin_of_a_set_is_that_of_its_weakest_lock() {
+fn set_margin_is_its_weakest_locks() {
     let mut fleet = Fleet::start(3);
     assert_eq!(fleet.master(2).ask("SET b foreign PX 600000").text(), "OK");
     let client = open(&fleet.urls(), LONG);
@@ -292,7 +292,7 @@ fn acquisition_is_answered_once() {
 }
 
 #[test]
-fn a_cancel_ends_the_wait_for_one_of_a_set() {
+fn cancel_ends_a_sets_wait() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [open(&fleet.urls(), LONG), open(&fleet.urls(), LONG)];
     let _held = other.lock("b").ttl(TTL).acquire().expect("free");

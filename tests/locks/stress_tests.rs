@@ -323,7 +323,7 @@ fn withstand(open: fn(&Runtime, Config) -> Client) {
 
 // I119
 #[test]
-fn a_client_withstands_many_threads_and_tasks_and_harm() {
+fn client_withstands_many_threads_tasks_and_faults() {
     withstand(|_, config| Client::open(config).expect("an event loop"));
 }
 
@@ -339,6 +339,6 @@ fn a_driven_client_withstands_threads_tasks_and_harm() {
 // I143
 #[cfg(all(unix, feature = "tokio"))]
 #[test]
-fn client_of_a_runtime_withstands_threads_tasks_and_harm() {
+fn runtime_driven_client_withstands_threads_tasks_and_faults() {
     withstand(|runtime, config| runtime.block_on(Client::open_async(config)).expect("an event loop"));
 }

@@ -213,7 +213,7 @@ fn a_silent_client_neither_parks_nor_subscribes() {
 
 // I56
 #[test]
-fn idle_waiters_send_few_requests_over_no_more_connections() {
+fn idle_waiters_send_few_requests() {
     const CLIENT_COUNT: usize = 4;
     const WINDOW: Duration = Duration::from_secs(3);
     let Some(mut fleet) = Fleet::servers(3) else { return };

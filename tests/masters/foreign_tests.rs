@@ -363,7 +363,7 @@ fn no_repair_changes_a_foreign_key() {
 
 // I29
 #[test]
-fn strict_mode_writes_no_mark_over_a_foreign_key() {
+fn mark_overwrites_no_foreign_key() {
     let mut fleet = Fleet::start(1);
     let rows: Vec<_> = cases(&[OWN]).enumerate().collect();
     let foreign: Vec<_> = rows

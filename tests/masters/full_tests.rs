@@ -124,7 +124,7 @@ fn drive_outcomes(redlock: &mut Blocking, mut is_it: impl FnMut(redlatch::engine
 
 // I54, I106
 #[test]
-fn a_full_server_serves_waiters_and_unlocks_by_force() {
+fn full_server_serves_waiters_and_forced_unlocks() {
     for mut fleet in fleets() {
         let [mut redlock, mut operator] = [(); 2].map(|()| open(settings(&fleet.urls())));
         let lease = acquire(&mut redlock, Kind::Plain, PATIENCE).expect("free");

@@ -90,7 +90,7 @@ fn a_lock_passes_on_in_one_command() {
 }
 
 #[test]
-fn valkey_9_hands_over_natively_and_redis_by_script() {
+fn valkey_9_hands_over_natively() {
     let Some(valkey) = valkey_9() else { return };
     let mut places = vec![valkey; 2];
     places.resize(3, Place::default());

@@ -105,7 +105,7 @@ fn a_stalled_proxy_keeps_order() {
 }
 
 #[test]
-fn a_proxy_that_stalls_replies_lets_requests_take_effect() {
+fn stalled_replies_still_let_requests_take_effect() {
     let mut fleet = Fleet::start(1);
     let proxy = Proxy::start(fleet.master(0).addr());
     let mut stream = connect(proxy.addr());

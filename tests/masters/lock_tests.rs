@@ -96,7 +96,7 @@ fn a_server_full_of_clients_is_named() {
 }
 
 #[test]
-fn a_server_that_talks_garbage_or_nothing_harms_nobody() {
+fn garbage_or_mute_server_harms_nobody() {
     let fleet = Fleet::start(3);
     // Each connection gets this greeting, so the next one must not be mistaken for a silent server.
     let rogues = [Rogue::start(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Rogue::start(Vec::new())];

@@ -67,7 +67,7 @@ fn the_model_answers_as_valkey_does() {
 
 /// The comparison of random commands lets a `PTTL` differ by an exchange's duration; this test does not.
 #[test]
-fn a_key_just_set_has_its_whole_time_left() {
+fn new_key_has_its_whole_ttl_left() {
     let mut fleet = Fleet::start(1);
     let mut pair = Pair::new(0, fleet.master(0).addr(), None);
     eventually(PATIENCE, "no millisecond begins between SET and PTTL", || {

@@ -281,7 +281,7 @@ fn grant_all_but(master: &mut Master, right: &str) {
 
 // I108
 #[test]
-fn a_missing_right_is_named_where_it_is_needed() {
+fn missing_right_is_named_where_needed() {
     const REASONS: [&str; 2] = ["NOPERM", "the ACL user lacks"];
     let mut fleet = Fleet::start(1);
     let native = Native::of(fleet.master(0));

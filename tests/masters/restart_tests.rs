@@ -12,7 +12,7 @@ const GAME_COUNT: usize = 24;
 
 // I8
 #[test]
-fn masters_that_come_back_empty_give_no_lock_twice() {
+fn empty_masters_give_no_plain_lock_twice() {
     come_back_empty(&Rules::default());
 }
 
@@ -74,7 +74,7 @@ fn lose_a_quorum(fleet: &mut Fleet, rules: &Rules, round_count: usize) -> Vec<St
 
 /// Proves that contests can fail: without the quarantine there are soon two holders.
 #[test]
-fn a_contest_sees_masters_that_are_trusted_too_early() {
+fn contest_detects_masters_trusted_too_early() {
     for mode in MODES {
         let (mut fleet, rules) =
             (Fleet::start(5), Rules { quarantine: Quarantine::Trust, mode, ..Rules::default() });

@@ -75,9 +75,9 @@ fn each_line_for_an_acl_file_is_enough() {
     fs::remove_file(&path).expect("a temporary file");
 }
 
-/// `a_missing_right_is_named_where_it_is_needed` proves that each of these rights is needed.
+/// `missing_right_is_named_where_needed` proves that each of these rights is needed.
 #[test]
-fn the_line_for_all_locks_has_no_other_rights() {
+fn rights_line_contains_only_needed_rights() {
     let (rule, _) = rules()[FEATURES.len() - 1];
     let given: BTreeSet<_> = rule.split(' ').filter_map(|word| word.strip_prefix('+')).collect();
     let elsewhere = ["&", "~", "select", "delifeq", "delex"];

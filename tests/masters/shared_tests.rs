@@ -77,7 +77,7 @@ fn readers_and_writers_survive_masters_that_stand_still() {
 /// A foreign key excludes readers, and readers exclude `SET NX`, as other libraries lock.
 // I86
 #[test]
-fn readers_and_locks_of_other_libraries_exclude_each_other() {
+fn readers_and_other_libraries_exclude_each_other() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     let reader = everywhere(&mut redlock);

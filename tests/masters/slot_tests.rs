@@ -109,7 +109,7 @@ fn contest(slots: u32) {
 
 // I78
 #[test]
-fn a_slot_never_has_two_holders_though_masters_die() {
+fn slot_has_one_holder_while_masters_die() {
     // The first waiter queues for few slots, but searches for many.
     thread::scope(|scope| {
         for slots in [2, limits::SLOT_STAND_MAX + 1] {

@@ -124,7 +124,7 @@ fn without_scripts(mut place: Place) -> Place {
 }
 
 #[test]
-fn a_lock_held_without_scripts_is_free_at_once() {
+fn lock_released_without_scripts_is_free_at_once() {
     let Some(valkey) = valkey_9() else { return };
     for is_right_missing in [false, true] {
         let place = if is_right_missing { valkey.clone() } else { without_scripts(valkey.clone()) };

@@ -69,7 +69,7 @@ fn run_as_sent(rig: &mut Rig, name: &str, keys: &[&str], args: &[&str]) -> Value
 }
 
 #[test]
-fn a_fenced_attempt_and_a_parked_one_have_one_fence() {
+fn fenced_and_parked_attempts_share_one_fence() {
     let mut rig = Rig::new();
     let mut first = rig.waiter(1).fenced();
     assert!(first.park().is_granted());

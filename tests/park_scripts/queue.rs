@@ -94,7 +94,7 @@ fn dead_entries_behind_a_live_head_make_room() {
 
 // I72
 #[test]
-fn a_heartbeat_in_a_full_queue_keeps_its_place() {
+fn heartbeat_in_full_queue_keeps_its_place() {
     let mut rig = Rig::new();
     rig.hold("other");
     let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));

@@ -76,15 +76,7 @@ impl Proxy {
 
     /// Delays all bytes read from now on by this much in each direction. The round trip takes twice as long.
     pub fn delay(&self, one_way: Duration) {
-        self.delay_requests(one_way);
-        self.delay_replies(one_way);
-    }
-
-    pub fn delay_requests(&self, one_way: Duration) {
         self.shared.requests.set_delay(one_way);
-    }
-
-    pub fn delay_replies(&self, one_way: Duration) {
         self.shared.replies.set_delay(one_way);
     }
 
