@@ -13,6 +13,8 @@ mod drain_tests;
 mod drive_tests;
 mod dropping_tests;
 mod early_tests;
+#[cfg(all(unix, feature = "tokio"))]
+mod example_tests;
 mod expired_tests;
 mod fair_tests;
 mod handle_tests;
@@ -31,6 +33,7 @@ mod options_tests;
 mod overload_tests;
 mod owned_tests;
 mod recipe_tests;
+mod record_tests;
 mod redlock_tests;
 mod reentrant_tests;
 mod run_tests;

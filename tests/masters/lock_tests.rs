@@ -1,14 +1,11 @@
-//! `Redlock` on real masters: turns of its loop, logins, and servers that are full or talk garbage.
+//! `Redlock` on real masters: logins, and servers that are full or talk garbage.
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Request, Resource};
 use redlatch::scripts::SCRIPTS;
 use redlatch::status::MasterState;
-use redlatch::{Config, ConfigBuilder, Options, Quarantine};
-use redlatch_support::{Blocking, Fleet, PATIENCE, assert_sooner, eventually};
+use redlatch::{Config, ConfigBuilder, Quarantine};
+use redlatch_support::{Blocking, Fleet, PATIENCE};
 
 use crate::rogue::Rogue;
 
@@ -111,67 +108,4 @@ fn garbage_or_mute_server_harms_nobody() {
     );
     let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("three of five are sane");
     redlock.release(lease).expect("confirmed");
-}
-
-#[test]
-fn a_waker_ends_a_turn_from_another_thread() {
-    let fleet = Fleet::start(1);
-    let mut redlock = open(settings(&fleet.urls()));
-    let waker = redlock.waker();
-    let started = Instant::now();
-    // A turn may end for another reason.
-    for _ in 0..200 {
-        let (is_woken, before_turn) = (AtomicBool::new(false), Barrier::new(2));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                before_turn.wait();
-                is_woken.store(true, Ordering::Release);
-                waker.wake_by_ref();
-            });
-            before_turn.wait();
-            redlock.turn(PATIENCE).expect("the loop runs");
-            while !is_woken.load(Ordering::Acquire) {
-                redlock.turn(PATIENCE).expect("the loop runs");
-            }
-        });
-        assert_sooner(started, PATIENCE, "a turn that nothing wakes lasts that long");
-    }
-}
-
-#[test]
-fn a_turn_waits_unless_an_outcome_is_there() {
-    let fleet = Fleet::start(1);
-    let mut redlock = open(settings(&fleet.urls()).max_ttl(2 * PATIENCE));
-    let resource = Resource::new("a").expect("valid");
-    let options = Options::new().ttl(2 * PATIENCE).wait(PATIENCE);
-    redlock.submit(Request::Acquire { resource, options, label: None }).expect("room");
-    let _held = redlock.lock("b").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
-    let begun = Instant::now();
-    redlock.turn(PATIENCE).expect("the loop runs");
-    assert_sooner(begun, PATIENCE, "a turn that overlooks the outcome lasts that long");
-    assert!(redlock.poll_outcome().is_some());
-    let limit = Duration::from_millis(20);
-    eventually(PATIENCE, "it waits when nothing comes", || {
-        let begun = Instant::now();
-        redlock.turn(limit).expect("the loop runs");
-        begun.elapsed() >= limit
-    });
-}
-
-#[test]
-fn a_turn_does_not_wait_with_outcomes() {
-    let mut fleet = Fleet::start(1);
-    let url = fleet.urls();
-    fleet.master(0).kill();
-    let mut redlock = open(settings(&url));
-    assert!(matches!(state(&redlock, 0), MasterState::Down(_)));
-    let (ttl, wait) = (TTL, Duration::ZERO);
-    let resource = Resource::new("a").expect("valid");
-    redlock
-        .submit(Request::Acquire { resource, options: Options::new().ttl(ttl).wait(wait), label: None })
-        .expect("room");
-    let start = Instant::now();
-    redlock.turn(PATIENCE).expect("the loop runs");
-    assert!(redlock.poll_outcome().is_some());
-    assert_sooner(start, ANSWER_TIMEOUT, "an attempt that waits for an answer lasts that long");
 }

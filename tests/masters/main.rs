@@ -2,7 +2,6 @@
 
 mod contest;
 mod error_tests;
-mod example_tests;
 mod foreign_tests;
 mod full_tests;
 mod handover_tests;
@@ -13,7 +12,6 @@ mod model_tests;
 mod netns;
 mod network_tests;
 mod outage_tests;
-mod record_tests;
 mod refusal_tests;
 mod restart_tests;
 mod resync_tests;

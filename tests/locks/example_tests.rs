@@ -1,4 +1,4 @@
-//! Each program of `examples/`, on real servers. `storage_tests` has the example of fences.
+//! Each program of `examples/`. `storage_tests` of tests/masters has the example of fences.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
-use redlatch_support::settle;
-use redlatch_support::{Fleet, PATIENCE, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, eventually, settle};
 
 #[path = "../../examples/axum.rs"]
 mod axum_service;

@@ -1,19 +1,20 @@
-//! Records of a fleet on real servers: a second client notices different settings soon after its start.
+//! Records of a fleet: a second client notices different settings soon after its start.
 
 use std::time::{Duration, Instant};
 
 use redlatch::status::{FleetDifference, Warning};
 use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine};
-use redlatch_support::{Fleet, PATIENCE, eventually};
+use redlatch_support::stage::Fleet;
+use redlatch_support::{PATIENCE, eventually};
 
-use crate::lock_tests::ANSWER_TIMEOUT;
+use crate::harness::LONG;
 
 fn settings(urls: &[String]) -> ConfigBuilder {
     Config::builder()
         .masters(urls)
         .quarantine(Quarantine::Trust)
         .prefix("p:")
-        .answer_timeout(ANSWER_TIMEOUT)
+        .answer_timeout(LONG)
         .connect_timeout(PATIENCE)
 }
 
