@@ -1,4 +1,4 @@
-//! Credentials that change, on real servers with an ACL user `app`.
+//! Credentials that change, for an ACL user `app`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Fair locks on real servers: waiters get the lock in the order in which they asked.
+//! Fair locks: waiters get the lock in the order in which they asked.
 
 use std::sync::mpsc;
 use std::thread;

@@ -1,4 +1,4 @@
-//! Locks that pass to another client through a handle, on real servers.
+//! Locks that pass to another client through a handle.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

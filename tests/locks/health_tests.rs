@@ -1,4 +1,4 @@
-//! Health, statistics and events of clients on real servers.
+//! Health, statistics and events of clients.
 
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, OnceLock};

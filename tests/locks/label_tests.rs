@@ -1,4 +1,4 @@
-//! Labels of holders: in the values of real servers, in inspections, errors and statistics.
+//! Labels of holders: in values, in inspections, errors and statistics.
 
 use std::time::Duration;
 

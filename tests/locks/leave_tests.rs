@@ -1,4 +1,4 @@
-//! Locks that are given up without a release, on real servers: left to their TTL, or for a time.
+//! Locks that are given up without a release: left to their TTL, or for a time.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The Rust jobs of docs/recipes.md, word for word, on real servers: two machines that start the same job.
+//! The Rust jobs of docs/recipes.md, word for word: two machines that start the same job.
 
 use std::cell::Cell;
 use std::thread;
