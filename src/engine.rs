@@ -348,11 +348,11 @@ impl Engine {
     fn handle_op_timeout(&mut self, id: Id) {
         let core = &mut self.core;
         let op = core.locks.ops.get(id);
-        if op.deadline().is_none_or(|at| at > core.ground.now) {
+        if core.locks.deadline(id).is_none_or(|at| at > core.ground.now) {
             acquire::note_missed_set(core, id);
         } else {
             let step = match op.state() {
-                OpState::Acquiring { .. } if op.parking.is_some() => rounds::handle_timeout(core, id),
+                OpState::Acquiring { .. } if core.locks.waiting_round(id).is_some() => rounds::handle_timeout(core, id),
                 OpState::Acquiring { .. } => acquire::miss(core, id),
                 OpState::Asking { .. } => Step::Deny(id),
                 OpState::Waiting { .. } | OpState::Queued { .. } => {

@@ -36,6 +36,7 @@ use super::queries::query::Query;
 use super::timers::op_timer;
 use super::waiting::account::Accounts;
 use super::waiting::contended::Contended;
+use super::waiting::parking::Parked;
 use super::waiting::wait_queues::WaitQueues;
 use crate::config::Config;
 use crate::error::HeldBy;
@@ -75,9 +76,34 @@ impl Locks {
 
     /// Sets a timer for the operation's deadline.
     pub(super) fn arm(&self, ground: &mut Ground, id: Id) {
-        if let Some(at) = self.ops.find(id).and_then(Op::deadline) {
+        if let Some(at) = self.deadline(id) {
             ground.timers.arm(op_timer(id), at);
         }
+    }
+
+    /// Returns when an operation needs work, whatever else happens.
+    pub(super) fn deadline(&self, id: Id) -> Option<Instant> {
+        let op = self.ops.find(id)?;
+        match self.waiting_round(id) {
+            None => op.deadline(),
+            Some((_, claim)) => {
+                let due = claim.parked().deadline();
+                Some(op.asked.wait_until.map_or(due, |until| until.min(due)))
+            }
+        }
+    }
+
+    /// Returns the claim of the round with which an acquisition waits in the masters' queues. Only this
+    /// function tells that it does.
+    pub(super) fn waiting_round(&self, id: Id) -> Option<(Id, &Claim)> {
+        let op = self.ops.find(id).filter(|op| op.is_asking())?;
+        let claim = self.claims.find(op.claim)?;
+        (claim.is_owned && claim.parked.is_some()).then_some((op.claim, claim))
+    }
+
+    pub(super) fn round_mut(&mut self, id: Id) -> Option<&mut Parked> {
+        let (claim, _) = self.waiting_round(id)?;
+        self.claims.get_mut(claim).parked.as_mut()
     }
 
     /// Returns a lock that must be held.

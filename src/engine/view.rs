@@ -150,7 +150,7 @@ impl Engine {
     #[must_use]
     pub fn last_failure(&self, now: Instant, lock: OpId) -> Option<AcquireError> {
         let op = self.core.locks.ops.find(lock.0)?;
-        if op.parking.is_some() && op.tries.obstacle.is_reported() {
+        if self.core.locks.waiting_round(lock.0).is_some() && op.tries.obstacle.is_reported() {
             let Core { masters, locks, .. } = &self.core;
             let denied = acquire::denied(&masters.fleet, locks, lock.0, Cause::Contended, now);
             return Some(op.denial(now, denied, &op.tries.obstacle, locks.held_by(now, lock.0)));
@@ -180,7 +180,7 @@ impl Engine {
         let armed_at = |timer| ground.timers.armed_at(timer);
         let is_late =
             |timer, due: Option<Instant>| due.is_some_and(|due| armed_at(timer).is_none_or(|at| at > due));
-        let op = locks.ops.ids().find(|id| is_late(op_timer(*id), locks.ops.get(*id).deadline()));
+        let op = locks.ops.ids().find(|id| is_late(op_timer(*id), locks.deadline(*id)));
         // A release computes its deadline when its timer fires, so only the timer's existence can be checked.
         let is_released = |id: &Id| locks.claims.get(*id).release.is_some();
         let claim = locks.claims.ids().find(|id| is_released(id) && armed_at(claim_timer(*id)).is_none());

@@ -21,7 +21,6 @@ use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Question};
 use crate::engine::queries::DRAINED;
 use crate::engine::request::{Grant, Outcome, SubmitError};
-use crate::engine::waiting::parking::Parking;
 use crate::engine::waiting::{accounting, pauses, rounds, turns};
 use crate::error::Round;
 use crate::limits;
@@ -168,7 +167,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     let quarantined = masters.fleet.quarantined(now).union(op.tries.excluded);
     let claim = locks.claims.get_mut(op.claim);
     match claim.tally.verdict(masters.fleet.count(), quarantined) {
-        Verdict::Open if op.parking.is_some() => {
+        Verdict::Open if claim.parked.is_some() => {
             accounting::note_waiting(now, locks, id, masters.fleet.quorum);
             return rounds::follow_votes(core, id);
         }
@@ -180,11 +179,12 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     // The validity counts from the start of the attempt, and is tested last (I2, I3).
     let valid_until = claim.started + op.asked.ttl.validity();
     if now + op.asked.min_validity >= valid_until {
-        if op.parking.as_mut().is_some_and(Parking::note_late) {
+        if claim.parked.as_mut().is_some_and(|parked| parked.place.note_late()) {
             return Step::Begin(id);
         }
         return Step::Fail(id, Cause::Expired);
     }
+    let is_parked = claim.parked.is_some();
     claim.votes = Votes::AddToMargin;
     op.enter(OpState::Held(Held::new(claim.started, valid_until, op.asked.ttl)));
     let grant = Grant {
@@ -204,7 +204,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
         accounting::note_acquired(now, locks, id);
         counting::note_acquired(ground, locks, id);
     }
-    if core.locks.ops.get(id).parking.is_some() {
+    if is_parked {
         rounds::hold(core, id);
     }
     let Core { ground, locks, .. } = core;
@@ -241,7 +241,7 @@ fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
     }
     ground.stats.retries += 1;
     // A parked attempt keeps its place: the next round ends this round's token.
-    if op.parking.is_none() {
+    if claim.parked.is_none() {
         op.take_key(claim);
         op.is_noted = true;
         let claim_id = op.claim;
@@ -262,12 +262,12 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     let (limit, took) = (claim.answer_limit, now - claim.started);
     let is_over = op.asked.wait_until.is_none_or(|until| until <= now);
     op.parks |= cause == Cause::Contended && !is_over;
-    let is_parked = op.parking.is_some();
+    let is_parked = claim.parked.is_some();
     // A parked round continues long after its masters have answered.
     let counted = if is_parked { limit.min(took) } else { took };
     let last_start = pauses::last_start(now, fleet, op, cause, counted);
     let facts = Facts {
-        can_park: !is_over && !is_parked && !op.has_tried_enough() && rounds::parks(ground, fleet, op),
+        can_park: !is_over && !is_parked && !op.has_tried_enough() && rounds::can_park(ground, fleet, op),
         can_retry: last_start.is_some(),
         is_cut_short: !is_parked && took < limit && is_over && op.asked.wait_until.is_some(),
         has_failed_before: op.tries.denied.is_some(),
@@ -309,8 +309,8 @@ fn end_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration, last: Opti
     let Core { ground, locks, .. } = &mut *core;
     let retry_at = last.map(|last| pauses::plan_attempt(ground, locks, id, took, last, lacks_rights));
     let op = core.locks.ops.get(id);
-    let (is_parked, claim) = (op.parking.is_some(), core.locks.claims.get(op.claim));
-    let (refused, limit) = (claim.tally.refused, claim.answer_limit);
+    let claim = core.locks.claims.get(op.claim);
+    let (refused, limit, is_parked) = (claim.tally.refused, claim.answer_limit, claim.parked.is_some());
     release_failed(core, id);
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get_mut(id);
@@ -351,7 +351,7 @@ pub(crate) fn denied(fleet: &Fleet, locks: &Locks, id: Id, cause: Cause, now: In
     let claim = locks.claims.get(op.claim);
     // Number of refusing masters that a quorum still needs, if every master that neither refused nor failed
     // grants.
-    let tally = rounds::tally(op, claim);
+    let tally = claim.tally_so_far();
     let free_count = fleet.count() - tally.refused.count() - tally.failed.count();
     let missing_count = fleet.quorum.saturating_sub(free_count);
     let report = reports::report(fleet, now, Round::Acquire, claim, &tally);

@@ -42,7 +42,7 @@ use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::queries::DRAINED;
 use crate::engine::request::{HandleAct, SubmitError};
 use crate::engine::timers::claim_timer;
-use crate::engine::waiting::parking::Parked;
+use crate::engine::waiting::parking::{Parked, Place};
 use crate::handle::{LockHandle, fleet_of};
 use crate::lock::command::entry::name_in;
 use crate::lock::command::scripts::Script;
@@ -98,7 +98,7 @@ fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: b
     claim.asked = fleet.all;
     // The queues may contain an entry of the lock. Its place is not known here.
     claim.parked.put(|over| {
-        let mut parked = Parked::new(now, None, over);
+        let mut parked = Parked::new(now, None, over, |_| Place::default());
         (parked.masters, parked.was_held) = (fleet.all, true);
         parked
     });

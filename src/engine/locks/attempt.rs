@@ -105,12 +105,16 @@ fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let (now, op) = (ground.now, locks.ops.get_mut(id));
     let (claim_id, ttl) = (op.claim, op.asked.ttl);
+    let is_round =
+        locks.claims.find(before).is_some_and(|claim| claim.owner() == Some(id) && claim.parked.is_some());
     let claim = locks.claims.get_mut(claim_id);
     op.add_label(claim);
     match by {
         By::Set => {
             claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
-            if op.parks && rounds::parks(ground, fleet, op) {
+            if is_round || rounds::can_park(ground, fleet, op) {
+                // All rounds count as one attempt.
+                op.tries.count -= u32::from(is_round);
                 let left = rounds::begin(core, id, before);
                 return await_votes(core, id, false, left);
             }
@@ -197,7 +201,12 @@ pub(crate) fn send_again(
     } else if claim.doubts.sent_again.contains(master) {
         return none;
     } else if tag == Tag::Parked {
-        return rounds::send_again(ground, fleet, locks, master, owed, id, script);
+        // Not after the wait: the masters would keep an entry that nobody renews.
+        let Some((_, claim)) = locks.waiting_round(owner) else { return none };
+        let before = claim.parked().replaced(master).unwrap_or(Id::NOBODY);
+        let sent = rounds::encode(ground, fleet, locks, master, owed, owner, before, script);
+        locks.claims.get_mut(id).parked_mut().note_sent(ground.now, master, None);
+        sent
     } else if op.held().is_some_and(|held| held.valid_until <= ground.now) {
         return none;
     } else {

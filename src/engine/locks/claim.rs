@@ -46,7 +46,7 @@ pub(crate) struct Claim {
     /// Whether the release serves waiters. Such a release is a script even where a native command exists.
     pub(crate) serves: bool,
     pub(crate) doubts: Doubts,
-    /// Present in a parked round.
+    /// The round, if the attempt is parked.
     pub(crate) parked: Kept<Parked>,
 }
 
@@ -73,6 +73,7 @@ struct SentTtls {
 }
 
 pub(crate) const NO_RELEASE: &str = "the release has begun";
+const NOT_PARKED: &str = "it is parked";
 
 /// What became of the lock: it is ours (being acquired, held or released), handed over, or left for a time.
 #[derive(Debug)]
@@ -481,9 +482,22 @@ impl Claim {
         self.tally.refused.without(self.doubts.sent_again)
     }
 
-    /// Returns the state of a parked round.
+    /// Returns the round of a parked claim.
+    pub(crate) fn parked(&self) -> &Parked {
+        self.parked.as_ref().expect(NOT_PARKED)
+    }
+
     pub(crate) fn parked_mut(&mut self) -> &mut Parked {
-        self.parked.as_mut().expect("it is parked")
+        self.parked.as_mut().expect(NOT_PARKED)
+    }
+
+    /// Returns the votes so far. A master where the attempt waits counts as a refusal.
+    pub(crate) fn tally_so_far(&self) -> Tally {
+        let waiting = self.parked.as_ref().map_or(MasterSet::EMPTY, |parked| parked.waiting);
+        let Tally { granted, refused, failed } = self.tally;
+        // A master that answered late counts as failed, although the round waits there.
+        let failed = failed.without(waiting);
+        Tally { granted, refused: refused.union(waiting.without(granted)), failed }
     }
 
     /// Returns the entry's place in the queue of a master, if it is known.

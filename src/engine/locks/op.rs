@@ -7,14 +7,13 @@ use super::kind::Tag;
 use super::mode::ModeState;
 use super::obstacle::Obstacle;
 use super::renewal::{Renewal, loss_lead};
-use super::slab::{Id, Kept};
+use super::slab::Id;
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::masters::wall_clock::WallClock;
 use crate::engine::queries::query::Query;
 use crate::engine::request::Validity;
 use crate::engine::waiting::brake::Brake;
-use crate::engine::waiting::parking::Parking;
 use crate::error::{AcquireError, Denial, HeldBy, Report, Waited};
 use crate::handle::Kind;
 use crate::lock::command;
@@ -34,8 +33,6 @@ pub(crate) struct Op {
     pub(crate) is_fair: bool,
     /// Whether the next attempt waits in the masters' queues, if enough masters can park it.
     pub(crate) parks: bool,
-    /// Place in the masters' queues.
-    pub(crate) parking: Kept<Parking>,
     /// Claim of the latest attempt.
     pub(crate) claim: Id,
     state: OpState,
@@ -53,8 +50,6 @@ pub(crate) struct Op {
     /// Whether attempts need more than a `SET NX` of a token: a script, a label, or a measurement.
     pub(crate) is_special: bool,
 }
-
-const NOT_PARKED: &str = "it is parked";
 
 /// Times and limits asked for an acquisition.
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +119,7 @@ pub(crate) enum OpState {
     Queued { turn: Turn },
     /// An attempt failed; the next one starts at `retry_at`.
     Waiting { retry_at: Instant },
-    /// An attempt waits for votes. If it is parked, the [`Parking`] says when it ends.
+    /// An attempt waits for votes. If it is parked, its round says when it ends.
     Acquiring { deadline: Instant },
     /// The last attempt was refused, and the refusing masters are being asked about the holder.
     Asking { deadline: Instant },
@@ -258,7 +253,6 @@ impl Op {
             mode: ModeState::Plain,
             is_fair: false,
             parks: false,
-            parking: Kept::NONE,
             claim: Id::NOBODY,
             state: OpState::New,
             query: None,
@@ -285,7 +279,6 @@ impl Op {
         (*polls_until, *denied, *streak) = (None, None, None);
         obstacle.clear();
         (self.mode, self.is_fair, self.parks) = (ModeState::Plain, false, false);
-        self.parking.clear();
         self.validity.reset();
         (self.is_noted, self.is_timed) = (false, false);
         (self.is_sampled, self.is_special) = (false, false);
@@ -314,23 +307,16 @@ impl Op {
         }
     }
 
-    /// Returns the place of a parked operation in the masters' queues.
-    pub(crate) fn parking(&self) -> &Parking {
-        self.parking.as_ref().expect(NOT_PARKED)
+    /// Whether an attempt waits for votes.
+    #[inline]
+    pub(crate) const fn is_asking(&self) -> bool {
+        matches!(self.state, OpState::Acquiring { .. })
     }
 
-    pub(crate) fn parking_mut(&mut self) -> &mut Parking {
-        self.parking.as_mut().expect(NOT_PARKED)
-    }
-
-    /// Returns when the operation needs work, whatever else happens.
+    /// Returns when the operation needs work, unless it waits in the masters' queues.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            OpState::Acquiring { deadline } => Some(match self.parking.as_ref().map(Parking::deadline) {
-                None => *deadline,
-                Some(due) => self.asked.wait_until.map_or(due, |until| until.min(due)),
-            }),
-            OpState::Asking { deadline } => Some(*deadline),
+            OpState::Acquiring { deadline } | OpState::Asking { deadline } => Some(*deadline),
             OpState::Waiting { retry_at } => Some(*retry_at),
             OpState::Queued { turn: Turn::Later } => self.asked.wait_until,
             OpState::Queued { turn: Turn::AfterHolder(at) | Turn::At(at) } => {
@@ -382,13 +368,13 @@ impl Op {
     }
 
     /// Begins an attempt with this claim. Returns when its votes are due: at `deadline`, or when the wait
-    /// ends. All rounds of a parked attempt count as one attempt.
+    /// ends.
     #[inline(always)]
     pub(crate) fn await_votes(&mut self, claim: Id, mut deadline: Instant) -> Instant {
         if let Some(wait_until) = self.asked.wait_until {
             deadline = deadline.min(wait_until);
         }
-        self.tries.count += u32::from(self.parking.is_none());
+        self.tries.count += 1;
         self.tries.streak = None;
         self.claim = claim;
         self.enter(OpState::Acquiring { deadline });

@@ -69,8 +69,6 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
             ground.report_outcome(id, Outcome::Extend(Err(ExtendError::NotHeld)));
         }
         is_usual = !is_noted && ground.now < held.valid_until;
-    } else if op.parking.is_some() {
-        return stop_waiting(core, id, awaited);
     }
     let claim_id = op.claim;
     let Some(claim) = locks.claims.find_mut(claim_id).filter(|claim| claim.owner() == Some(id)) else {
@@ -83,15 +81,19 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
         ground.stats.released += 1;
         (op, claim)
     } else {
+        if op.is_asking() {
+            leave_rounds(core, id);
+        }
+        let Core { ground, locks, .. } = core;
         counting::note_ended(ground, locks, id);
         (locks.ops.get_mut(id), locks.claims.get_mut(claim_id))
     };
-    let due = ground.now + claim.answer_limit;
+    let due = core.ground.now + claim.answer_limit;
     if awaited {
         op.enter(OpState::Releasing);
     } else {
         claim.is_owned = false;
-        locks.ops.free(id);
+        core.locks.ops.free(id);
     }
     let is_under_way = release_claim(core, due, claim_id);
     if awaited && !is_under_way {
@@ -104,11 +106,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
 #[cold]
 #[inline(never)]
 fn stop_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
-    leave_rounds(core, id);
     let op = core.locks.ops.get(id);
-    if core.locks.claims.find(op.claim).is_some_and(|claim| claim.owner() == Some(id)) {
-        return Step::Release { id, awaited };
-    }
     core.ground.stats.abandoned += u64::from(!matches!(op.state(), OpState::Query));
     deny::end_op(core, id);
     report_nothing_left(&mut core.ground, id, awaited);
@@ -131,20 +129,19 @@ pub(crate) fn release_attempt(core: &mut Core, id: Id) {
 #[inline(never)]
 pub(crate) fn leave_rounds(core: &mut Core, id: Id) {
     let Core { ground, locks, .. } = core;
-    let Some(parking) = locks.ops.get(id).parking.as_ref() else { return };
+    let Some(parked) = locks.claims.get(locks.ops.get(id).claim).parked.as_ref() else { return };
     let hash = locks.queues.hash(locks.key_of(id.index));
-    locks.contended.note(ground.now, hash, parking.has_waited);
+    locks.contended.note(ground.now, hash, parked.place.has_waited);
     for master in core.masters.fleet.all.iter() {
         end_round(core, master, id);
     }
-    core.locks.ops.get_mut(id).parking.clear();
 }
 
 /// Ends the token last sent to a master, if that token belongs to an earlier round.
 pub(crate) fn end_round(core: &mut Core, master: MasterId, id: Id) {
-    let op = core.locks.ops.get(id);
-    let last = op.parking().last(master);
-    let release = core.locks.claims.find(last).filter(|_| last != op.claim).and_then(|claim| claim.release);
+    let current = core.locks.ops.get(id).claim;
+    let last = core.locks.claims.get(current).parked().place.last(master);
+    let release = core.locks.claims.find(last).filter(|_| last != current).and_then(|claim| claim.release);
     if release.is_some_and(|release| release.owed.contains(master) && !release.sent.contains(master)) {
         send_end(core, last, MasterSet::only(master));
     }

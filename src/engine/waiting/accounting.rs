@@ -26,7 +26,7 @@ pub(crate) fn leave(now: Instant, locks: &mut Locks, id: Id) {
 /// follows.
 pub(crate) fn note_refused(now: Instant, locks: &mut Locks, id: Id) {
     let op = locks.ops.get(id);
-    if op.parking.is_some() && op.asked.wait_until.is_none() {
+    if locks.waiting_round(id).is_some() && op.asked.wait_until.is_none() {
         locks.accounts.of(id).see(now, op.tries.obstacle.label.as_deref());
     }
 }
@@ -34,7 +34,8 @@ pub(crate) fn note_refused(now: Instant, locks: &mut Locks, id: Id) {
 /// A parked round continues. Notes the holder once a quorum waits, or all asked masters have answered.
 pub(crate) fn note_waiting(now: Instant, locks: &mut Locks, id: Id, quorum: usize) {
     let op = locks.ops.get_mut(id);
-    let (waiting, claim) = (op.parking().waiting, locks.claims.get(op.claim));
+    let claim = locks.claims.get(op.claim);
+    let waiting = claim.parked().waiting;
     if waiting.is_empty() {
         return;
     }

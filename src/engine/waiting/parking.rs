@@ -1,4 +1,4 @@
-//! Parking: a waiter's place in the masters' queues, and when its next round is due.
+//! Parking: a round in the masters' queues, the place that it keeps there, and when the next round is due.
 //!
 //! Each round is an attempt with a separate token. A master delays the attempt until the key is free, then
 //! grants it. For a TTL above 10 s it *rings* instead, and the next round asks for the lock. Each heartbeat
@@ -18,13 +18,41 @@ use crate::lock::{Drift, MasterId, MasterSet, Ttl};
 /// Size of a waiter's name in the queues, in bytes.
 pub(crate) const WAITER_SIZE: usize = 12;
 
-/// Place of a waiter in the masters' queues.
+/// A round: one token in the masters' queues. The claim owns it. As long as the claim's acquisition waits, the
+/// round is the acquisition's place in the queues; later it tells which masters may still serve the token.
 #[derive(Debug)]
-pub(crate) struct Parking {
+pub(crate) struct Parked {
+    /// What each round hands on to the next.
+    pub(crate) place: Place,
+    /// Place in the order, as a time of the masters' clocks. Tickets decide the order, never safety. `None` for
+    /// the lock of a handle.
+    ticket_us: Option<u64>,
+    /// Masters that got the park, and may have its entry or its key.
+    pub(crate) masters: MasterSet,
+    /// The entry's place on each master, as the masters answered.
+    at_us: Vec<(MasterId, u64)>,
+    /// Claims whose tokens the park replaces, on masters that have not answered.
+    replaced: Vec<(MasterId, Id)>,
+    /// Masters that owe an answer to the park. They get no later park before.
+    pub(crate) owing: MasterSet,
+    /// Masters where the round waits.
+    pub(crate) waiting: MasterSet,
+    /// Masters among `waiting` where this waiter is first in the queue.
+    pub(crate) first: MasterSet,
+    /// Masters that rang. They no longer serve the entry.
+    rung: MasterSet,
+    /// When the park was last sent to a master. Its entry may exist for one stay from then on.
+    sent_at: Instant,
+    /// Whether the round became a held lock.
+    pub(crate) was_held: bool,
+    due: Due,
+}
+
+/// State of a waiter from its first round to its last.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
     /// Name of the waiter in the queues.
     pub(crate) waiter: [u8; WAITER_SIZE],
-    /// Place in the order, as a time of the masters' clocks. Tickets decide the order, never safety.
-    pub(crate) ticket_us: u64,
     /// Number of rounds begun.
     pub(crate) round: u32,
     /// Whether this round lets all other waiters take the keys that the last round got.
@@ -33,12 +61,6 @@ pub(crate) struct Parking {
     last: Vec<Id>,
     /// Whether any round waited on a master.
     pub(crate) has_waited: bool,
-    /// Masters where the current round waits.
-    pub(crate) waiting: MasterSet,
-    /// Masters among `waiting` where this waiter is first in the queue.
-    pub(crate) first: MasterSet,
-    /// Masters that rang for the current round.
-    rung: MasterSet,
     /// Masters that got back a part of the lock. They are asked again after a grant or a ring, or once a
     /// holder's time is over.
     pub(crate) aside: MasterSet,
@@ -51,47 +73,148 @@ pub(crate) struct Parking {
     values: Vec<u32>,
     /// When the key's value last changed without a grant or a ring for this waiter.
     changed: Option<Instant>,
-    due: Due,
+    /// Pause between two looks.
+    look_pause: Duration,
 }
 
-/// A round of a parked acquisition.
-#[derive(Debug)]
-pub(crate) struct Parked {
-    /// Masters that got the park, and may have its entry or its key.
-    pub(crate) masters: MasterSet,
-    /// The ticket that the round asks for. A handle does not contain it.
-    ticket_us: Option<u64>,
-    /// The entry's place on each master, as the masters answered.
-    at_us: Vec<(MasterId, u64)>,
-    /// Claims whose tokens the park replaces, on masters that have not answered.
-    replaced: Vec<(MasterId, Id)>,
-    /// Masters that owe an answer to the park. They get no later park before.
-    pub(crate) owing: MasterSet,
-    /// Masters that rang. They no longer serve the entry.
-    rung: MasterSet,
-    /// When the park was last sent to a master. Its entry may exist for one stay from then on.
-    sent_at: Instant,
-    /// Whether the round became a held lock.
-    pub(crate) was_held: bool,
+/// Deadlines of a waiting round.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    /// Deadline for answers to the round. Masters without an answer then count as failed.
+    answers: Option<Instant>,
+    /// Latest start of the next round.
+    round: Instant,
+    /// Earlier start of the next round, after a ring or with a part of the lock.
+    early: Option<Instant>,
+    /// When the first waiter lets the masters check the key, because no script runs by itself when a key
+    /// expires.
+    look: Option<Instant>,
+}
+
+/// Event due for a parked waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Some masters did not answer in time.
+    AnswersMissed,
+    /// The next round begins.
+    Round,
+    /// The masters look whether the key is free.
+    Look,
+}
+
+impl Place {
+    /// Returns the place of a new waiter, in the memory of `over`.
+    pub(crate) fn new(master_count: usize, rng: &mut impl Rng, over: Self) -> Self {
+        let (mut last, mut values) = (over.last, over.values);
+        last.clear();
+        last.resize(master_count, Id::NOBODY);
+        values.clear();
+        values.resize(master_count, 0);
+        let mut waiter = [0; WAITER_SIZE];
+        rng.fill_bytes(&mut waiter);
+        Self { waiter, last, values, ..Self::default() }
+    }
+
+    /// Returns the claim whose token was last sent to a master.
+    pub(crate) fn last(&self, master: MasterId) -> Id {
+        self.last[master.index()]
+    }
+
+    /// Returns all masters, each with the claim last sent to it.
+    pub(crate) fn all_last(&self) -> impl Iterator<Item = (MasterId, Id)> {
+        self.last.iter().enumerate().filter_map(|(index, id)| Some((MasterId::new(index)?, *id)))
+    }
+
+    /// Notes that these masters get this claim's token.
+    pub(crate) fn note_sent(&mut self, masters: MasterSet, claim: Id) {
+        masters.iter().for_each(|master| self.last[master.index()] = claim);
+    }
+
+    /// Notes that a quorum granted the current round with too little validity left. Returns whether another
+    /// round may follow: two consecutive late rounds are a failed attempt.
+    pub(crate) const fn note_late(&mut self) -> bool {
+        self.late_count += 1;
+        self.late_count == 1
+    }
+
+    /// Notes that the current round ends without the lock, but not too late.
+    pub(crate) const fn note_in_time(&mut self) {
+        self.late_count = 0;
+    }
+
+    /// The round ends, perhaps with a part of the lock, or with all of it too late. After the first such
+    /// round, the next round asks again in ticket order, which gives those masters to earlier waiters. After
+    /// the second, it lets all others go first. After the third, it leaves these masters alone: a waiter with
+    /// a minority must not block the holder's repair.
+    pub(crate) fn give_back(&mut self, part: MasterSet, is_waiting: bool) {
+        self.yields = false;
+        if part.is_empty() {
+            return;
+        }
+        self.part_count += 1;
+        self.yields = self.part_count.is_multiple_of(2);
+        if self.part_count > 2 && is_waiting {
+            self.aside = part;
+        }
+    }
 }
 
 impl Parked {
-    /// Returns a new round, in the memory of a finished one if `over` has one.
-    pub(crate) fn new(now: Instant, ticket_us: Option<u64>, over: Option<&mut Self>) -> Self {
-        let (mut at_us, mut replaced) =
-            over.map(|over| (take(&mut over.at_us), take(&mut over.replaced))).unwrap_or_default();
+    /// Returns a new round, in the memory of a finished one if `over` has one. `place` gets the memory of the
+    /// finished one's place.
+    pub(crate) fn new(
+        now: Instant,
+        ticket_us: Option<u64>,
+        over: Option<&mut Self>,
+        place: impl FnOnce(Place) -> Place,
+    ) -> Self {
+        let (mut at_us, mut replaced, memory) = over
+            .map(|over| (take(&mut over.at_us), take(&mut over.replaced), take(&mut over.place)))
+            .unwrap_or_default();
         at_us.clear();
         replaced.clear();
         Self {
-            masters: MasterSet::EMPTY,
+            place: place(memory),
             ticket_us,
+            masters: MasterSet::EMPTY,
             at_us,
             replaced,
             owing: MasterSet::EMPTY,
+            waiting: MasterSet::EMPTY,
+            first: MasterSet::EMPTY,
             rung: MasterSet::EMPTY,
             sent_at: now,
             was_held: false,
+            due: Due { answers: None, round: now, early: None, look: None },
         }
+    }
+
+    /// Returns the ticket of a waiter.
+    pub(crate) fn ticket_us(&self) -> u64 {
+        self.ticket_us.expect("a handle does not wait")
+    }
+
+    /// Begins the round, which waits this long for answers.
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        answers: Duration,
+        ttl: Ttl,
+        waits: bool,
+        rng: &mut impl Rng,
+    ) {
+        self.place.round += 1;
+        // A quarter of each heartbeat is random, so that waiters that came together spread out.
+        let beat = heartbeat(ttl);
+        // A short silence must not cost the place in the queue.
+        self.due.answers = Some(now + if waits { answers.max(beat / 2) } else { answers });
+        self.due.round = now + rng.random_range(beat / 4 * 3..=beat);
+    }
+
+    /// The round became a held lock.
+    pub(crate) const fn hold(&mut self) {
+        self.was_held = true;
+        self.rung = MasterSet::EMPTY;
     }
 
     /// Whether a master may still serve the entry, or get a late park.
@@ -99,11 +222,6 @@ impl Parked {
         let is_there = now < self.sent_at + limits::STAY + drift.of(limits::STAY);
         // A master that owes its answer may still execute the park.
         (is_there || self.owing.contains(master)) && self.masters.without(self.rung).contains(master)
-    }
-
-    /// Notes a ring: only the next round can get the key written on that master.
-    pub(crate) fn note_rung(&mut self, master: MasterId) {
-        self.rung.insert(master);
     }
 
     /// Returns the claims to replace, with the masters that have not answered.
@@ -144,111 +262,6 @@ impl Parked {
         let place = self.replaced.iter().position(|(other, _)| *other == master)?;
         Some(self.replaced.swap_remove(place).1)
     }
-}
-
-/// Deadlines of a parked waiter.
-#[derive(Debug, Clone, Copy)]
-struct Due {
-    /// Deadline for answers to the current round. Masters without an answer then count as failed.
-    answers: Option<Instant>,
-    /// Latest start of the next round.
-    round: Instant,
-    /// Earlier start of the next round, after a ring or with a part of the lock.
-    early: Option<Instant>,
-    /// When the first waiter lets the masters check the key, because no script runs by itself when a key
-    /// expires.
-    look: Option<Instant>,
-    /// Pause before the look after that.
-    look_pause: Duration,
-}
-
-/// Event due for a parked waiter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// Some masters did not answer in time.
-    AnswersMissed,
-    /// The next round begins.
-    Round,
-    /// The masters look whether the key is free.
-    Look,
-}
-
-impl Parking {
-    /// Returns the state of a new waiter, in the memory of a finished one if `over` has one. Its first round
-    /// must begin at once.
-    pub(crate) fn new(
-        now: Instant,
-        master_count: usize,
-        ticket_us: u64,
-        rng: &mut impl Rng,
-        over: Option<&mut Self>,
-    ) -> Self {
-        let (mut last, mut values) =
-            over.map(|over| (take(&mut over.last), take(&mut over.values))).unwrap_or_default();
-        last.clear();
-        last.resize(master_count, Id::NOBODY);
-        values.clear();
-        values.resize(master_count, 0);
-        let mut waiter = [0; WAITER_SIZE];
-        rng.fill_bytes(&mut waiter);
-        let due = Due { answers: None, round: now, early: None, look: None, look_pause: Duration::ZERO };
-        Self {
-            waiter,
-            ticket_us,
-            round: 0,
-            yields: false,
-            last,
-            has_waited: false,
-            waiting: MasterSet::EMPTY,
-            first: MasterSet::EMPTY,
-            rung: MasterSet::EMPTY,
-            aside: MasterSet::EMPTY,
-            part_count: 0,
-            late_count: 0,
-            values,
-            changed: None,
-            due,
-        }
-    }
-
-    /// Returns the claim whose token was last sent to a master.
-    pub(crate) fn last(&self, master: MasterId) -> Id {
-        self.last[master.index()]
-    }
-
-    /// Returns all masters, each with the claim last sent to it.
-    pub(crate) fn all_last(&self) -> impl Iterator<Item = (MasterId, Id)> {
-        self.last.iter().enumerate().filter_map(|(index, id)| Some((MasterId::new(index)?, *id)))
-    }
-
-    /// Notes that this claim's token is sent to a master.
-    pub(crate) fn note_sent(&mut self, master: MasterId, claim: Id) {
-        self.last[master.index()] = claim;
-    }
-
-    /// Notes an unparked attempt that these masters got.
-    pub(crate) fn note_attempt(&mut self, masters: MasterSet, claim: Id) {
-        masters.iter().for_each(|master| self.note_sent(master, claim));
-    }
-
-    /// Begins a round that waits this long for answers.
-    pub(crate) fn begin_round(
-        &mut self,
-        now: Instant,
-        answers: Duration,
-        ttl: Ttl,
-        waits: bool,
-        rng: &mut impl Rng,
-    ) {
-        self.round += 1;
-        (self.waiting, self.first, self.rung) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
-        // A quarter of each heartbeat is random, so that waiters that came together spread out.
-        let beat = heartbeat(ttl);
-        // A short silence must not cost the place in the queue.
-        self.due.answers = Some(now + if waits { answers.max(beat / 2) } else { answers });
-        self.due.round = now + rng.random_range(beat / 4 * 3..=beat);
-        (self.due.early, self.due.look) = (None, None);
-    }
 
     /// A different process or connection answers for a master: what it got before stays unanswered.
     pub(crate) fn note_lost(&mut self, master: MasterId) {
@@ -257,43 +270,31 @@ impl Parking {
         self.rung.remove(master);
     }
 
-    /// Notes that the current round waits on a master, and what the master reports about the key in the way.
+    /// Notes that the round waits on a master, and what the master reports about the key in the way.
     pub(crate) fn note_waiting(&mut self, now: Instant, master: MasterId, seen: &Waiting) {
         self.waiting.insert(master);
-        self.has_waited = true;
+        self.place.has_waited = true;
         if seen.is_first {
             self.first.insert(master);
             self.note_value(now, master, seen.digest);
         } else {
             // Releases serve earlier waiters first.
-            self.values[master.index()] = 0;
+            self.place.values[master.index()] = 0;
         }
     }
 
-    /// Notes that a quorum granted the current round with too little validity left. Returns whether another
-    /// round may follow: two consecutive late rounds are a failed attempt.
-    pub(crate) const fn note_late(&mut self) -> bool {
-        self.late_count += 1;
-        self.late_count == 1
-    }
-
-    /// Notes that the current round ends without the lock, but not too late.
-    pub(crate) const fn note_in_time(&mut self) {
-        self.late_count = 0;
-    }
-
-    /// Notes that a master granted the current round.
+    /// Notes that a master granted the round.
     pub(crate) fn note_granted(&mut self, master: MasterId) {
         self.waiting.remove(master);
         self.first.remove(master);
-        self.aside = MasterSet::EMPTY;
+        self.place.aside = MasterSet::EMPTY;
     }
 
-    /// Notes a ring for the current round. The next round follows at once after a quorum of rings, otherwise
-    /// after about a round trip.
+    /// Notes a ring: only the next round can get the key written on that master. The next round follows at
+    /// once after a quorum of rings, otherwise after about a round trip.
     pub(crate) fn note_ring(&mut self, now: Instant, master: MasterId, quorum: usize, round_trip: Duration) {
         self.rung.insert(master);
-        self.aside = MasterSet::EMPTY;
+        self.place.aside = MasterSet::EMPTY;
         let at = if self.rung.has(quorum) { now } else { now + round_trip };
         self.hasten(at);
     }
@@ -313,28 +314,12 @@ impl Parking {
         rng: &mut impl Rng,
     ) {
         if part.is_empty() {
-            self.part_count = 0;
+            self.place.part_count = 0;
             return;
         }
         let pause = limits::PART_TIME_MIN.max(round_trip * 5);
         if self.due.early.is_none() {
             self.hasten(now + pause + rng.random_range(Duration::ZERO..=pause));
-        }
-    }
-
-    /// The round ends, perhaps with a part of the lock, or with all of it too late. After the first such
-    /// round, the next round asks again in ticket order, which gives those masters to earlier waiters. After
-    /// the second, it lets all others go first. After the third, it leaves these masters alone: a waiter with
-    /// a minority must not block the holder's repair.
-    pub(crate) fn give_back(&mut self, part: MasterSet, is_waiting: bool) {
-        self.yields = false;
-        if part.is_empty() {
-            return;
-        }
-        self.part_count += 1;
-        self.yields = self.part_count.is_multiple_of(2);
-        if self.part_count > 2 && is_waiting {
-            self.aside = part;
         }
     }
 
@@ -352,18 +337,19 @@ impl Parking {
         if self.first.is_empty() {
             return;
         }
+        let place = &mut self.place;
         let least = limits::LOOK_PAUSE_MIN.max(round_trip * 4);
         let most = heartbeat(ttl).max(least);
-        self.due.look_pause = match self.changed {
+        place.look_pause = match place.changed {
             Some(at) => ((now - at) / 32).max(draw_unserved_pause(round_trip, rng)).min(most),
-            None => (self.due.look_pause * 2).clamp(least, most),
+            None => (place.look_pause * 2).clamp(least, most),
         };
         if left.is_some_and(|left| left.is_zero()) {
             // The holder has had time to return to the masters that it missed.
-            self.aside = MasterSet::EMPTY;
+            place.aside = MasterSet::EMPTY;
         }
-        let behind = |left: Duration| (left + Duration::from_millis(1)).min(self.due.look_pause);
-        let pause = left.map_or(self.due.look_pause, behind);
+        let behind = |left: Duration| (left + Duration::from_millis(1)).min(place.look_pause);
+        let pause = left.map_or(place.look_pause, behind);
         self.due.look = Some(now + pause);
     }
 
@@ -374,10 +360,10 @@ impl Parking {
         if digest == 0 {
             return false;
         }
-        let before = replace(&mut self.values[master.index()], digest);
+        let before = replace(&mut self.place.values[master.index()], digest);
         let is_changed = before != 0 && before != digest;
         if is_changed {
-            self.changed = Some(now);
+            self.place.changed = Some(now);
         }
         is_changed
     }
@@ -395,7 +381,7 @@ impl Parking {
 
     /// Returns the earliest deadline.
     pub(crate) fn deadline(&self) -> Instant {
-        let Due { answers, round, early, look, .. } = self.due;
+        let Due { answers, round, early, look } = self.due;
         [answers, early, look].into_iter().flatten().fold(round, Instant::min)
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn plan_attempt(
     last: Instant,
     lacks_rights: bool,
 ) -> Instant {
-    if locks.ops.get(id).parking.is_some() {
+    if locks.waiting_round(id).is_some() {
         plan_park(ground, locks, id);
     }
     let tries = &locks.ops.get(id).tries;

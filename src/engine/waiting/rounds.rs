@@ -40,9 +40,12 @@
 //! release: the old token is gone from that master. The answer is no proof if a connection broke meanwhile
 //! that may still deliver the old park; then the release is repeated as usual.
 
+use std::mem::take;
 use std::time::Duration;
 
-use super::parking::{Event, Parked, Parking};
+use rand::RngExt;
+
+use super::parking::{Event, Parked, Place};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
@@ -61,13 +64,12 @@ use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::park::{self, Looked, Park, ParkAnswer};
 use crate::lock::command::scripts::Script;
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote, whole_ms, whole_us};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Ttl, Vote, whole_ms, whole_us};
 
-/// Whether an acquisition that wants to park can do so now, because enough masters can park it. Always true
-/// once it is parked.
-pub(crate) fn parks(ground: &Ground, fleet: &Fleet, op: &Op) -> bool {
+/// Whether an acquisition that wants to park can do so now, because enough masters can park it.
+pub(crate) fn can_park(ground: &Ground, fleet: &Fleet, op: &Op) -> bool {
     let polls = op.tries.polls_until.is_some_and(|until| ground.now < until);
-    op.parking.is_some() || (!polls && fleet.can_park())
+    op.parks && !polls && fleet.can_park()
 }
 
 /// Begins the first or the next round. `before` is the claim of the previous attempt. Returns the masters
@@ -75,30 +77,44 @@ pub(crate) fn parks(ground: &Ground, fleet: &Fleet, op: &Op) -> bool {
 pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let (now, op) = (ground.now, locks.ops.get_mut(id));
-    let limit = locks.claims.get(op.claim).answer_limit;
+    let claim_id = op.claim;
+    let limit = locks.claims.get(claim_id).answer_limit;
+    let (mut kept, mut held_by_old) = (None, MasterSet::EMPTY);
+    let mut ticket_us = fleet.masters_us(op.asked.submitted);
     let old = locks.claims.find_mut(before).filter(|claim| claim.owner() == Some(id));
-    let (mut part, mut held_by_old) = (MasterSet::EMPTY, MasterSet::EMPTY);
     let has_old = old.is_some();
     if let Some(old) = old {
-        (part, held_by_old) = (old.tally.granted, old.holders());
+        held_by_old = old.holders();
+        if let Some(parked) = old.parked.as_mut() {
+            let is_waiting = parked.waiting.has(fleet.quorum);
+            parked.place.give_back(old.tally.granted, is_waiting);
+            (kept, ticket_us) = (Some(take(&mut parked.place)), parked.ticket_us());
+        }
         old.is_owned = false;
         old.begin_release(now, held_by_old, MasterSet::EMPTY);
         ground.timers.arm(claim_timer(before), now + limit);
     }
-    if let Some(parking) = op.parking.as_mut() {
-        let is_waiting = parking.waiting.has(fleet.quorum);
-        parking.give_back(part, is_waiting);
-    } else {
-        let ticket_us = fleet.masters_us(op.asked.submitted);
-        op.parking.put(|over| Parking::new(now, fleet.count(), ticket_us, &mut ground.rng, over));
-        op.parking_mut().note_attempt(held_by_old, before);
-    }
     let (waits, ttl) = (op.asked.wait_until.is_some(), op.asked.ttl);
-    let parking = op.parking_mut();
-    parking.begin_round(now, limit, ttl, waits, &mut ground.rng);
-    let (aside, owing) = (parking.aside, owing(&locks.claims, parking));
-    let ticket_us = Some(parking.ticket_us);
-    locks.claims.get_mut(op.claim).parked.put(|over| Parked::new(now, ticket_us, over));
+    let mut memory = None;
+    let claim = locks.claims.get_mut(claim_id);
+    claim.parked.put(|over| {
+        Parked::new(now, Some(ticket_us), over, |over| {
+            if let Some(place) = kept {
+                memory = Some(over);
+                return place;
+            }
+            let mut place = Place::new(fleet.count(), &mut ground.rng, over);
+            place.note_sent(held_by_old, before);
+            place
+        })
+    });
+    let parked = claim.parked_mut();
+    parked.begin(now, limit, ttl, waits, &mut ground.rng);
+    let aside = parked.place.aside;
+    if let Some(memory) = memory {
+        locks.claims.get_mut(before).parked_mut().place = memory;
+    }
+    let owing = owing(&locks.claims, &locks.claims.get(claim_id).parked().place);
     op.tries.obstacle.clear();
     op.is_noted = true;
     let usable = fleet.usable;
@@ -115,12 +131,12 @@ pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
 }
 
 /// Returns the masters that owe an answer to the last park.
-fn owing(claims: &Slab<Claim>, parking: &Parking) -> MasterSet {
+fn owing(claims: &Slab<Claim>, place: &Place) -> MasterSet {
     let owes = |(master, last): &(MasterId, Id)| {
         let parked = claims.find(*last).and_then(|claim| claim.parked.as_ref());
         parked.is_some_and(|parked| parked.owing.contains(*master))
     };
-    parking.all_last().filter(owes).map(|(master, _)| master).collect()
+    place.all_last().filter(owes).map(|(master, _)| master).collect()
 }
 
 /// Sends the current round to a master that owes no answer to an earlier round. A master that cannot park
@@ -138,14 +154,13 @@ fn send(core: &mut Core, master: MasterId, id: Id) {
         release::end_round(core, master, id);
         return attempt(core, master, id);
     }
-    let before = op.parking().last(master);
+    let before = locks.claims.get(claim_id).parked().place.last(master);
     let owed = Owed::round(Verb::Acquire, Tag::Parked, 0, claim_id);
     let sent = encode(ground, fleet, locks, master, owed, id, before, Script::Sha);
     if sent.is_empty() {
         locks.claims.get_mut(claim_id).record(master, Vote::Failed(Failure::QueueFull));
         return;
     }
-    locks.ops.get_mut(id).parking_mut().note_sent(master, claim_id);
     let replaced = locks.claims.find_mut(before).filter(|_| before != claim_id);
     let replaced = replaced.and_then(|claim| claim.release.as_mut());
     let is_answer =
@@ -153,7 +168,9 @@ fn send(core: &mut Core, master: MasterId, id: Id) {
     let claim = locks.claims.get_mut(claim_id);
     claim.asked = claim.asked.union(only);
     claim.tally.failed.remove(master);
-    claim.parked_mut().note_sent(now, master, is_answer.then_some(before));
+    let parked = claim.parked_mut();
+    parked.place.note_sent(only, claim_id);
+    parked.note_sent(now, master, is_answer.then_some(before));
     claim.note_sent(now);
     if is_answer {
         locks.claims.get_mut(before).release_mut().sent.insert(master);
@@ -162,7 +179,7 @@ fn send(core: &mut Core, master: MasterId, id: Id) {
 
 /// Queues a park of the current round on a master. It replaces the token of the claim `before`.
 #[expect(clippy::too_many_arguments, reason = "each is a part of the state")]
-fn encode(
+pub(crate) fn encode(
     ground: &Ground,
     fleet: &mut Fleet,
     locks: &Locks,
@@ -173,23 +190,23 @@ fn encode(
     script: Script,
 ) -> MasterSet {
     let op = locks.ops.get(id);
-    let parking = op.parking();
     let claim = locks.claims.get(op.claim);
+    let (place, ticket_us) = (&claim.parked().place, claim.parked().ticket_us());
     let old = locks.claims.find(before).filter(|_| before != op.claim);
     let channel = fleet.link(master).learnt.channel.clone();
     let stay = if op.asked.wait_until.is_some() { limits::STAY } else { Duration::ZERO };
     let park = Park {
-        id: &parking.waiter,
-        round: parking.round,
-        ticket_us: parking.ticket_us,
+        id: &place.waiter,
+        round: place.round,
+        ticket_us,
         at_us: locks
             .claims
             .find(before)
             .and_then(|before| before.entry_at(master))
-            .unwrap_or(parking.ticket_us),
+            .unwrap_or(ticket_us),
         waited_us: whole_us(ground.now - op.asked.submitted),
         old_value: old.map_or(b"", |old| old.entry.value()),
-        yields: parking.yields,
+        yields: place.yields,
         mode: fence::park_mode(&ground.config, claim.kind),
         stay_ms: whole_ms(stay),
         fresh_ms: whole_ms(freshness(op.asked.ttl)),
@@ -199,28 +216,6 @@ fn encode(
         prefix_size: ground.config.prefix.len(),
     };
     fleet.queue(MasterSet::only(master), owed, |out| park::encode_park(out, script, &claim.entry, &park))
-}
-
-/// Repeats a park for a master that did not know its script.
-pub(crate) fn send_again(
-    ground: &Ground,
-    fleet: &mut Fleet,
-    locks: &mut Locks,
-    master: MasterId,
-    owed: Owed,
-    claim_id: Id,
-    script: Script,
-) -> MasterSet {
-    let claim = locks.claims.get_mut(claim_id);
-    let Some(id) = claim.owner().filter(|id| locks.ops.get(*id).parking.is_some()) else {
-        return MasterSet::EMPTY;
-    };
-    let before = claim.parked_mut().replaced(master).unwrap_or(Id::NOBODY);
-    let sent = encode(ground, fleet, locks, master, owed, id, before, script);
-    let claim = locks.claims.get_mut(claim_id);
-    claim.note_sent(ground.now);
-    claim.parked_mut().note_sent(ground.now, master, None);
-    sent
 }
 
 /// A master did not know the script of a park, and the park is not repeated: the master has no entry of it.
@@ -241,13 +236,13 @@ pub(crate) fn note_unsent(core: &mut Core, master: MasterId, claim_id: Id) {
 fn attempt(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let only = MasterSet::only(master);
-    let op = locks.ops.get_mut(id);
+    let op = locks.ops.get(id);
     let claim_id = op.claim;
     let claim = locks.claims.get(claim_id);
     let owed = Owed::round(Verb::Acquire, claim.kind.tag(), 0, claim_id);
     let sent = mode::send_attempt(fleet, only, owed, claim, op.asked.ttl.as_millis(), Script::Sha);
-    op.parking_mut().note_sent(master, claim_id);
     let claim = locks.claims.get_mut(claim_id);
+    claim.parked_mut().place.note_sent(only, claim_id);
     claim.asked = claim.asked.union(sent);
     claim.note_sent(ground.now);
     if sent.is_empty() {
@@ -292,12 +287,11 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
     if let ParkAnswer::Failed(failure) = &answer {
         core.masters.fleet.note_park_refused(master, failure);
     }
-    if let Some(op) = core.locks.ops.find(id)
-        && op.parking.is_some()
-        && op.claim != claim_id
+    if let Some((current, claim)) = core.locks.waiting_round(id)
+        && current != claim_id
     {
         // The answer belongs to an earlier round: the current round follows, unless it was sent already.
-        let asked = core.locks.claims.get(op.claim).asked;
+        let asked = claim.asked;
         let is_owed = !asked.contains(master);
         if is_owed && core.masters.fleet.usable.contains(master) {
             send(core, master, id);
@@ -312,11 +306,7 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
     let claim = core.locks.claims.get_mut(claim_id);
     Heard::Vote(match answer {
         ParkAnswer::Granted(_) => {
-            if let Some(parking) =
-                claim.owner().and_then(|owner| core.locks.ops.get_mut(owner).parking.as_mut())
-            {
-                parking.note_granted(master);
-            }
+            claim.parked_mut().note_granted(master);
             Vote::Granted
         }
         ParkAnswer::Own(_) => claim.note_twin(master),
@@ -334,11 +324,13 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
             // The answer may have been late, so that the master counted as failed.
             claim.tally.failed.remove(master);
             let op = core.locks.ops.get_mut(owner);
-            let Some(parking) = op.parking.as_mut() else { return Heard::Then(Step::Done) };
+            if !op.is_asking() {
+                return Heard::Then(Step::Done);
+            }
             if let Some(state) = waiting.refusal {
                 op.mode.note_refusal(master, state);
             }
-            parking.note_waiting(now, master, &waiting);
+            claim.parked_mut().note_waiting(now, master, &waiting);
             let obstacle = &mut op.tries.obstacle;
             obstacle.note(now, master, waiting.holder);
             obstacle.readers = obstacle.readers.max(waiting.readers);
@@ -362,32 +354,25 @@ pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> b
     if !is_parked || is_lost {
         return false;
     }
-    if let Some(op) = claim.owner().and_then(|owner| core.locks.ops.find_mut(owner))
-        && let Some(parking) = op.parking.as_mut()
-    {
-        parking.note_granted(master);
-        core.ground.stats.notified += 1;
-    }
-    core.locks.claims.get_mut(claim_id).note_served(master);
+    claim.parked_mut().note_granted(master);
+    claim.note_served(master);
+    let waits = claim.owner().is_some_and(|owner| core.locks.ops.get(owner).is_asking());
+    core.ground.stats.notified += u64::from(waits);
     true
 }
 
 /// Takes a ring for a round. If the lock is already held, a repair gives the master the key.
 pub(crate) fn handle_ring(core: &mut Core, master: MasterId, claim_id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner()) else { return Step::Done };
-    let Some(op) = locks.ops.find_mut(id).filter(|op| op.claim == claim_id) else { return Step::Done };
-    let Some(parking) = op.parking.as_mut() else {
-        // An attempt that was never parked gets no ring.
-        if let Some(parked) = locks.claims.get_mut(claim_id).parked.as_mut() {
-            parked.note_rung(master);
-            hold::repair_op(core, master, id);
-        }
-        return Step::Done;
-    };
-    parking.note_ring(ground.now, master, fleet.quorum, fleet.round_trip());
-    ground.stats.notified += 1;
-    locks.arm(ground, id);
+    let Some(claim) = locks.claims.find_mut(claim_id) else { return Step::Done };
+    let (Some(id), Some(parked)) = (claim.owner(), claim.parked.as_mut()) else { return Step::Done };
+    parked.note_ring(ground.now, master, fleet.quorum, fleet.round_trip());
+    if locks.ops.get(id).is_asking() {
+        ground.stats.notified += 1;
+        locks.arm(ground, id);
+    } else {
+        hold::repair_op(core, master, id);
+    }
     Step::Done
 }
 
@@ -397,22 +382,23 @@ pub(crate) fn handle_ring(core: &mut Core, master: MasterId, claim_id: Id) -> St
 pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let op = locks.ops.get_mut(id);
-    let (claim, ttl) = (locks.claims.get(op.claim), op.asked.ttl);
-    let answered = claim.tally.heard().union(op.parking().waiting);
+    let (claim, ttl) = (locks.claims.get_mut(op.claim), op.asked.ttl);
+    let answered = claim.tally.heard().union(claim.parked().waiting);
     if !claim.asked.without(answered).is_empty() {
         return Step::Done;
     }
     let round_trip = fleet.round_trip();
     let half_us = ground.config.window().half_us;
     let renumbers = op.mode.renumbers(ground.now, &mut ground.wall_clock, &claim.tally, half_us);
-    let parking = op.parking_mut();
-    parking.plan_give_back(ground.now, claim.tally.granted, round_trip, &mut ground.rng);
+    let part = claim.tally.granted;
+    let parked = claim.parked_mut();
+    parked.plan_give_back(ground.now, part, round_trip, &mut ground.rng);
     if renumbers {
-        parking.hasten(ground.now);
+        parked.hasten(ground.now);
     }
-    if parking.note_answered() {
+    if parked.note_answered() {
         let left = op.tries.obstacle.least_left(ground.now);
-        op.parking_mut().plan_look(ground.now, left, round_trip, ttl, &mut ground.rng);
+        parked.plan_look(ground.now, left, round_trip, ttl, &mut ground.rng);
         op.tries.brake.ease();
     }
     locks.arm(ground, id);
@@ -423,28 +409,28 @@ pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
 pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
-    let op = locks.ops.get_mut(id);
+    let op = locks.ops.get(id);
     if op.asked.wait_until.is_some_and(|until| until <= now) {
         return Step::Fail(id, Cause::Contended);
     }
     let (ttl, left) = (op.asked.ttl, op.tries.obstacle.least_left(now));
-    let Some(event) = op.parking_mut().take_due(now) else { return Step::Done };
+    let claim = locks.claims.get_mut(op.claim);
+    let Some(event) = claim.parked_mut().take_due(now) else { return Step::Done };
     match event {
         Event::AnswersMissed => {
-            let claim = locks.claims.get_mut(op.claim);
-            let parking = op.parking_mut();
-            fleet.note_unanswered(ground, claim, parking.waiting);
-            parking.plan_look(now, left, fleet.round_trip(), ttl, &mut ground.rng);
+            let waiting = claim.parked().waiting;
+            fleet.note_unanswered(ground, claim, waiting);
+            claim.parked_mut().plan_look(now, left, fleet.round_trip(), ttl, &mut ground.rng);
             Step::Decide(id)
         }
         Event::Round => {
-            op.parking_mut().note_in_time();
+            claim.parked_mut().place.note_in_time();
             Step::Begin(id)
         }
         Event::Look => {
-            let parking = op.parking_mut();
-            parking.plan_look(now, left, fleet.round_trip(), ttl, &mut ground.rng);
-            let to = parking.first.intersection(fleet.usable).intersection(fleet.parkers);
+            let parked = claim.parked_mut();
+            parked.plan_look(now, left, fleet.round_trip(), ttl, &mut ground.rng);
+            let to = parked.first.intersection(fleet.usable).intersection(fleet.parkers);
             fleet.queue(to, Owed::Look(op.claim), |out| {
                 park::encode_serve(out, Script::Sha, &op.key, ground.config.prefix.len());
             });
@@ -460,9 +446,9 @@ pub(crate) fn handle_look(core: &mut Core, master: MasterId, claim_id: Id, looke
     }
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner()) else { return };
-    let Some(parking) = locks.ops.find_mut(id).and_then(|op| op.parking.as_mut()) else { return };
-    if parking.note_value(ground.now, master, looked.digest) {
-        parking.hasten_look(ground.now, fleet.round_trip(), &mut ground.rng);
+    let Some(parked) = locks.round_mut(id) else { return };
+    if parked.note_value(ground.now, master, looked.digest) {
+        parked.hasten_look(ground.now, fleet.round_trip(), &mut ground.rng);
         locks.arm(ground, id);
     }
 }
@@ -470,8 +456,8 @@ pub(crate) fn handle_look(core: &mut Core, master: MasterId, claim_id: Id, looke
 /// A connection broke: its pending answers will not come.
 pub(crate) fn note_lost(locks: &mut Locks, master: MasterId) {
     for id in locks.ops.ids() {
-        if let Some(parking) = locks.ops.get_mut(id).parking.as_mut() {
-            parking.note_lost(master);
+        if let Some(parked) = locks.round_mut(id) {
+            parked.note_lost(master);
         }
     }
 }
@@ -482,23 +468,21 @@ pub(crate) fn note_lost(locks: &mut Locks, master: MasterId) {
 #[inline(never)]
 pub(crate) fn rejoin(core: &mut Core, master: MasterId) {
     for id in core.locks.ops.ids() {
-        let op = core.locks.ops.get_mut(id);
-        let Some(parking) = op.parking.as_ref() else { continue };
-        let claim = core.locks.claims.get(op.claim);
-        if owing(&core.locks.claims, parking).contains(master) || parking.waiting.contains(master) {
+        let Core { ground, locks, .. } = core;
+        let Some((_, claim)) = locks.waiting_round(id) else { continue };
+        let (parked, is_asked) = (claim.parked(), claim.asked.contains(master));
+        if owing(&locks.claims, &parked.place).contains(master) || parked.waiting.contains(master) {
             continue;
         }
-        if claim.asked.contains(master) {
+        if is_asked {
             // An acquisition that does not wait has only this round, which ends at its limit.
-            if op.asked.wait_until.is_none() {
+            if locks.ops.get(id).asked.wait_until.is_none() {
                 continue;
             }
-            let parking = op.parking_mut();
-            let at = core.ground.now
-                + rand::RngExt::random_range(&mut core.ground.rng, Duration::ZERO..=limits::REJOIN_TIME);
-            parking.hasten(at);
-            core.locks.arm(&mut core.ground, id);
-        } else if !parking.aside.contains(master) {
+            let at = ground.now + ground.rng.random_range(Duration::ZERO..=limits::REJOIN_TIME);
+            locks.round_mut(id).expect("it waits").hasten(at);
+            locks.arm(ground, id);
+        } else if !parked.place.aside.contains(master) {
             send(core, master, id);
         }
     }
@@ -509,17 +493,8 @@ pub(crate) fn rejoin(core: &mut Core, master: MasterId) {
 #[inline(never)]
 pub(crate) fn hold(core: &mut Core, id: Id) {
     let claim = core.locks.ops.get(id).claim;
-    core.locks.claims.get_mut(claim).parked_mut().was_held = true;
+    core.locks.claims.get_mut(claim).parked_mut().hold();
     release::leave_rounds(core, id);
-}
-
-/// Returns the votes of an attempt so far. A master where the round waits counts as a refusal.
-pub(crate) fn tally(op: &Op, claim: &Claim) -> Tally {
-    let waiting = op.parking.as_ref().map_or(MasterSet::EMPTY, |parking| parking.waiting);
-    let Tally { granted, refused, failed } = claim.tally;
-    // A master that answered late counts as failed, although the round waits there.
-    let failed = failed.without(waiting);
-    Tally { granted, refused: refused.union(waiting.without(granted)), failed }
 }
 
 /// Returns how long a master may grant a parked attempt without a new round. Live waiters send a round in

@@ -3,6 +3,11 @@ use crate::lock::HolderTtl;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
+/// Returns the first round of a waiter with three masters.
+fn new(now: Instant, rng: &mut StdRng) -> Parked {
+    Parked::new(now, Some(0), None, |over| Place::new(3, rng, over))
+}
+
 #[test]
 fn only_consecutive_splits_exclude_masters() {
     let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
@@ -11,34 +16,34 @@ fn only_consecutive_splits_exclude_masters() {
         ([part, part, MasterSet::EMPTY, part], MasterSet::EMPTY),
         ([MasterSet::EMPTY, part, part, part], part),
     ] {
-        let mut parking = Parking::new(now, 3, 0, &mut rng, None);
+        let mut parking = new(now, &mut rng);
         for part in parts {
             parking.plan_give_back(now, part, Duration::ZERO, &mut rng);
-            parking.give_back(part, true);
+            parking.place.give_back(part, true);
         }
-        assert_eq!(parking.aside, aside, "{parts:?}");
+        assert_eq!(parking.place.aside, aside, "{parts:?}");
     }
 }
 
 #[test]
 fn a_round_without_a_part_yields_to_nobody() {
-    let mut parking = Parking::new(Instant::now(), 3, 0, &mut StdRng::seed_from_u64(1), None);
+    let mut parking = new(Instant::now(), &mut StdRng::seed_from_u64(1));
     let part = MasterSet::first(1);
     for (part, yields) in [(part, false), (part, true), (MasterSet::EMPTY, false)] {
-        parking.give_back(part, true);
-        assert_eq!(parking.yields, yields);
+        parking.place.give_back(part, true);
+        assert_eq!(parking.place.yields, yields);
     }
 }
 
 /// Returns a waiter that is first on two masters, whose holders have these times left. The third master is
 /// set aside.
-fn first_behind(now: Instant, left: [Duration; 2]) -> Parking {
+fn first_behind(now: Instant, left: [Duration; 2]) -> Parked {
     let mut rng = StdRng::seed_from_u64(1);
-    let mut parking = Parking::new(now, 3, 0, &mut rng, None);
+    let mut parking = new(now, &mut rng);
     let ttl = Ttl::new(Duration::from_secs(8), Drift::DEFAULT, limits::MAX_TTL_MAX).expect("valid");
-    parking.begin_round(now, Duration::from_secs(1), ttl, true, &mut rng);
+    parking.begin(now, Duration::from_secs(1), ttl, true, &mut rng);
     let aside = MasterId::new(2).expect("small");
-    (0..3).for_each(|_| parking.give_back(MasterSet::only(aside), true));
+    (0..3).for_each(|_| parking.place.give_back(MasterSet::only(aside), true));
     for index in 0..left.len() {
         let holder = HolderTtl::Unknown;
         let seen = Waiting { is_first: true, holder, readers: 0, label: None, refusal: None, digest: 0 };
@@ -57,7 +62,7 @@ fn a_look_follows_the_first_end_of_a_holder() {
     for left in [[ms(40), ms(90)], [ms(90), ms(40)]] {
         let parking = first_behind(now, left);
         assert_eq!(parking.due.look, Some(now + ms(41)));
-        assert!(!parking.aside.is_empty(), "the holder is there");
+        assert!(!parking.place.aside.is_empty(), "the holder is there");
     }
 }
 
@@ -65,7 +70,7 @@ fn a_look_follows_the_first_end_of_a_holder() {
 fn no_master_is_excluded_behind_a_holder() {
     let over = Duration::ZERO;
     for left in [[over, Duration::from_millis(90)], [over, over]] {
-        assert!(first_behind(Instant::now(), left).aside.is_empty());
+        assert!(first_behind(Instant::now(), left).place.aside.is_empty());
     }
 }
 
@@ -74,9 +79,9 @@ fn masters_are_set_aside_only_for_a_quorum_that_waits() {
     let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
     let part = MasterSet::first(1);
     for is_waiting in [false, true] {
-        let mut parking = Parking::new(now, 3, 0, &mut rng, None);
-        (0..3).for_each(|_| parking.give_back(part, is_waiting));
-        assert_eq!(parking.aside == part, is_waiting);
+        let mut parking = new(now, &mut rng);
+        (0..3).for_each(|_| parking.place.give_back(part, is_waiting));
+        assert_eq!(parking.place.aside == part, is_waiting);
     }
 }
 
@@ -86,7 +91,7 @@ fn looks_are_four_round_trips_apart_at_the_least() {
     let mut parking = first_behind(now, [ms(60_000), ms(60_000)]);
     let ttl = Ttl::new(ms(10), Drift::DEFAULT, limits::MAX_TTL_MAX).expect("valid");
     for (round_trip, pause) in [(ms(1), limits::LOOK_PAUSE_MIN), (ms(50), ms(200))] {
-        parking.due.look_pause = Duration::ZERO;
+        parking.place.look_pause = Duration::ZERO;
         parking.plan_look(now, None, round_trip, ttl, &mut StdRng::seed_from_u64(1));
         assert_eq!(parking.due.look, Some(now + pause));
     }
@@ -136,14 +141,14 @@ fn a_master_that_grants_is_not_waited_on() {
     let mut parking = first_behind(Instant::now(), [Duration::from_secs(60); 2]);
     parking.note_granted(first);
     assert_eq!([parking.waiting, parking.first], [MasterSet::only(second); 2]);
-    assert!(parking.aside.is_empty());
+    assert!(parking.place.aside.is_empty());
 }
 
 #[test]
 fn a_part_is_given_back_after_five_round_trips_at_the_least() {
     let (now, ms, mut rng) = (Instant::now(), Duration::from_millis, StdRng::seed_from_u64(1));
     for (round_trip, pause) in [(ms(1), limits::PART_TIME_MIN), (ms(20), ms(100))] {
-        let mut parking = Parking::new(now, 3, 0, &mut rng, None);
+        let mut parking = new(now, &mut rng);
         parking.plan_give_back(now, MasterSet::first(1), round_trip, &mut rng);
         let early = parking.due.early.expect("it is planned") - now;
         assert!((pause..=pause * 2).contains(&early), "{early:?}");

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::ground::Ground;
 use super::locks::Locks;
 use super::locks::mode::ModeState;
-use super::locks::op::{Op, OpState};
+use super::locks::op::Op;
 use super::locks::slab::Id;
 use super::masters::owed::{Owed, Question};
 use super::request::Outcome;
@@ -18,9 +18,7 @@ impl Locks {
     pub(super) fn kept_votes(&self, id: Id) -> MasterSet {
         let op = self.ops.get(id);
         match (&op.mode, self.claims.find(op.claim)) {
-            (ModeState::Fenced(_), Some(before))
-                if matches!(op.state(), OpState::Acquiring { .. }) && op.parking.is_none() =>
-            {
+            (ModeState::Fenced(_), Some(before)) if op.is_asking() && before.parked.is_none() => {
                 before.tally.granted
             }
             _ => MasterSet::EMPTY,
