@@ -63,14 +63,14 @@ pub(crate) use stats::Stats;
 pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
 use self::core::{Core, Step};
-use self::locks::attempt::By;
+use self::locks::next::Input;
 use self::locks::op::OpState;
 use self::locks::slab::Id;
-use self::locks::{Locks, acquire, adopt, attempt, deny, hold, leave, release};
+use self::locks::{Locks, acquire, adopt, deny, hold, leave, release};
 use self::masters::Masters;
 use self::masters::connection::State;
 use self::masters::link::Predecessor;
-use self::waiting::{handover, rounds, turns};
+use self::waiting::{handover, rounds};
 use ground::Ground;
 use timers::{Timer, timer_of};
 
@@ -352,12 +352,13 @@ impl Engine {
             acquire::note_missed_set(core, id);
         } else {
             let step = match op.state() {
-                OpState::Acquiring { .. } if core.locks.waiting_round(id).is_some() => rounds::handle_timeout(core, id),
-                OpState::Acquiring { .. } => acquire::miss(core, id),
-                OpState::Asking { .. } => Step::Deny(id),
-                OpState::Waiting { .. } | OpState::Queued { .. } => {
-                    turns::handle_timeout(&mut core.ground, &core.masters.fleet, &mut core.locks, id)
+                OpState::Acquiring { .. } if core.locks.waiting_round(id).is_some() => {
+                    rounds::handle_timeout(core, id)
                 }
+                OpState::Acquiring { .. }
+                | OpState::Asking { .. }
+                | OpState::Waiting { .. }
+                | OpState::Queued { .. } => Step::Follow(id, Input::Due),
                 OpState::Held(_) => {
                     hold::handle_timeout(core, id);
                     Step::Done
@@ -502,13 +503,10 @@ impl Engine {
         loop {
             step = match step {
                 Step::Done => return,
-                Step::Begin(id) => attempt::begin(core, id, By::Set, None),
                 Step::Decide(id) => acquire::decide(core, id),
-                Step::Fail(id, cause) => acquire::fail(core, id, cause),
+                Step::Follow(id, input) => acquire::follow(core, id, input),
                 Step::Release { id, awaited } => release::submit(core, id, awaited),
                 Step::PassOn { id, awaited } => handover::pass_on(core, id, awaited),
-                Step::Deny(id) => return deny::deny(core, id),
-                Step::DenyQueued(id) => return deny::deny_queued(core, id),
                 Step::Refuse(id) => return deny::refuse(core, id),
             };
         }

@@ -6,7 +6,7 @@
 
 use super::ground::Ground;
 use super::locks::Locks;
-use super::locks::op::Cause;
+use super::locks::next::Input;
 use super::locks::slab::Id;
 use super::masters::Masters;
 
@@ -22,16 +22,10 @@ pub(super) struct Core {
 pub(super) enum Step {
     /// Nothing until the next answer, deadline or call.
     Done,
-    /// Begin its next attempt, or the next round of a parked one.
-    Begin(Id),
     /// Decide its attempt, if the votes suffice.
     Decide(Id),
-    /// Its attempt failed.
-    Fail(Id, Cause),
-    /// End it with its latest attempt's failure.
-    Deny(Id),
-    /// End it in the wait queue, behind other callers.
-    DenyQueued(Id),
+    /// Do what the table of acquisitions says (`locks/next.rs`).
+    Follow(Id, Input),
     /// End it because there is no room.
     Refuse(Id),
     /// Its caller ends it, and may await the release.

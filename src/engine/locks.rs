@@ -29,7 +29,8 @@ use bytes::Bytes;
 use rand::Rng;
 
 use self::claim::Claim;
-use self::op::{Held, Op};
+use self::next::Phase;
+use self::op::{Held, Op, OpState};
 use self::slab::{Id, Slab};
 use super::ground::Ground;
 use super::queries::query::Query;
@@ -99,6 +100,18 @@ impl Locks {
         let op = self.ops.find(id).filter(|op| op.is_asking())?;
         let claim = self.claims.find(op.claim)?;
         (claim.is_owned && claim.parked.is_some()).then_some((op.claim, claim))
+    }
+
+    /// Returns the phase of an acquisition that does not have its lock.
+    pub(super) fn phase(&self, id: Id) -> Option<Phase> {
+        match self.ops.find(id)?.state() {
+            OpState::Queued { .. } => Some(Phase::Behind),
+            OpState::Acquiring { .. } if self.waiting_round(id).is_some() => Some(Phase::Parked),
+            OpState::Acquiring { .. } => Some(Phase::Asking),
+            OpState::Waiting { .. } => Some(Phase::Pausing),
+            OpState::Asking { .. } => Some(Phase::Naming),
+            OpState::New | OpState::Held(_) | OpState::Releasing | OpState::Query => None,
+        }
     }
 
     pub(super) fn round_mut(&mut self, id: Id) -> Option<&mut Parked> {

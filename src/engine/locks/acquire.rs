@@ -10,10 +10,10 @@ use super::attempt::{self, By};
 use super::claim::Votes;
 use super::kind::AttemptAnswer;
 use super::mode::{self, Learner, ModeState};
-use super::next::{Facts, Next, next};
+use super::next::{Act, Facts, Input, Phase, next};
 use super::op::{Asked, Cause, Denied, Held, Op, OpState};
 use super::slab::Id;
-use super::{counting, hold, release, reports};
+use super::{counting, deny, hold, release, reports};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::masters::Masters;
@@ -75,17 +75,24 @@ pub(crate) fn submit(
         let is_sampled = ground.pace.time(now);
         op.note_timed(is_sampled);
     }
+    let mut by = By::Set;
     if is_ordinary || prepare(ground, locks, id, options, label) {
         if waits {
             locks.ops.get_mut(id).set_key(&ground.config.prefix, resource);
             if !turns::enqueue(ground, &masters.fleet, locks, id, resource)? {
                 return Ok((id, Step::Done));
             }
+            if locks.contended.may_have(now) {
+                turns::park_if_contended(now, locks, id);
+                by = rounds::way(now, &masters.fleet, locks.ops.get(id));
+            }
         }
     } else {
-        locks.ops.get_mut(id).set_key(&ground.config.prefix, resource);
+        let op = locks.ops.get_mut(id);
+        op.set_key(&ground.config.prefix, resource);
+        by = rounds::way(now, &masters.fleet, op);
     }
-    Ok((id, attempt::begin(core, id, By::Set, Some(resource))))
+    Ok((id, attempt::begin(core, id, by, Some(resource))))
 }
 
 /// Checks that unusual options fit together.
@@ -172,17 +179,17 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
             return rounds::follow_votes(core, id);
         }
         Verdict::Open => return Step::Done,
-        Verdict::Contended => return follow_refusals(core, id, quarantined),
-        Verdict::NoQuorum => return Step::Fail(id, Cause::NoQuorum),
+        Verdict::Contended => return Step::Follow(id, judge(core, id, quarantined)),
+        Verdict::NoQuorum => return Step::Follow(id, Input::Unanswered),
         Verdict::Granted => {}
     }
     // The validity counts from the start of the attempt, and is tested last (I2, I3).
     let valid_until = claim.started + op.asked.ttl.validity();
     if now + op.asked.min_validity >= valid_until {
-        if claim.parked.as_mut().is_some_and(|parked| parked.place.note_late()) {
-            return Step::Begin(id);
+        if let Some(parked) = claim.parked.as_mut() {
+            parked.place.note_late();
         }
-        return Step::Fail(id, Cause::Expired);
+        return Step::Follow(id, Input::Late);
     }
     let is_parked = claim.parked.is_some();
     claim.votes = Votes::AddToMargin;
@@ -217,76 +224,102 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     Step::Done
 }
 
-/// Masters refused the attempt, and no quorum is left. If they refused its fencing token, another attempt
-/// with a better token follows, if time allows.
-///
-/// The votes for the old token are void: a vote counts only for the token that the caller gets.
+/// Masters refused the attempt, and no quorum is left. Returns whether holders are in the way, or only the
+/// attempt's fencing token. Without time for a better token, the masters count as if they had not answered.
 #[cold]
 #[inline(never)]
-fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
+fn judge(core: &mut Core, id: Id, quarantined: MasterSet) -> Input {
     let Core { ground, masters, locks } = core;
     let half_us = ground.config.window().half_us;
     let op = locks.ops.get_mut(id);
-    let claim = locks.claims.get_mut(op.claim);
+    let claim = locks.claims.get(op.claim);
     let Some(busy) = op.mode.judge(ground.now, &mut ground.wall_clock, &claim.tally, half_us) else {
-        return Step::Fail(id, Cause::Contended);
+        return Input::Refused;
     };
     let in_the_way = claim.tally.failed.union(quarantined).union(busy);
     if in_the_way.count() > masters.fleet.spare() {
-        return Step::Fail(id, Cause::Contended);
+        return Input::Refused;
     }
     let last = op.asked.wait_until.unwrap_or(op.asked.submitted + claim.answer_limit);
-    if ground.now >= last || !op.mode.may_repeat() {
-        return Step::Fail(id, Cause::NoQuorum);
-    }
-    ground.stats.retries += 1;
-    // A parked attempt keeps its place: the next round ends this round's token.
-    if claim.parked.is_none() {
-        op.take_key(claim);
-        op.is_noted = true;
-        let claim_id = op.claim;
-        release::release_attempt(core, claim_id);
-    }
-    Step::Begin(id)
+    if ground.now < last && op.mode.may_repeat() { Input::TokenRefused } else { Input::Unanswered }
 }
 
-/// The attempt failed: chooses and starts what follows.
-pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
-    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let now = ground.now;
-    if cause == Cause::Contended {
-        accounting::note_refused(now, locks, id);
+/// Does what the table says.
+#[cold]
+#[inline(never)]
+pub(crate) fn follow(core: &mut Core, id: Id, input: Input) -> Step {
+    let Some(phase) = core.locks.phase(id) else { return Step::Done };
+    let act = next(phase, input, facts(core, id, phase, input));
+    match act {
+        Act::Stay => return Step::Done,
+        Act::Begin(by) => {
+            prepare_next(core, id, phase, input);
+            return attempt::begin(core, id, by, None);
+        }
+        Act::Count => return miss(core, id),
+        Act::Pause(cause) => return end_attempt(core, id, cause, true),
+        Act::Name(cause) => return end_attempt(core, id, cause, false),
+        Act::Queue => turns::stand_behind(&mut core.ground, &core.masters.fleet, &mut core.locks, id),
+        Act::Hasten => retry_after_holder(&mut core.ground, core.locks.ops.get_mut(id)),
+        Act::Deny | Act::DenyQueued => {
+            if matches!(phase, Phase::Asking | Phase::Parked) {
+                release_failed(core, id);
+            }
+            if act == Act::Deny {
+                deny::deny(core, id)
+            } else {
+                deny::deny_queued(core, id)
+            }
+            return Step::Done;
+        }
     }
+    core.locks.arm(&mut core.ground, id);
+    Step::Done
+}
+
+/// Gathers the facts that the table asks for.
+fn facts(core: &Core, id: Id, phase: Phase, input: Input) -> Facts {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let (now, op) = (ground.now, locks.ops.get(id));
+    let is_over = op.asked.wait_until.is_some_and(|until| until <= now);
+    let facts = Facts { is_over, parks: rounds::parks(now, fleet, op), ..Facts::default() };
+    match phase {
+        Phase::Naming => facts,
+        Phase::Behind | Phase::Pausing => Facts { may_ask: turns::may_ask(now, locks, id), ..facts },
+        Phase::Asking | Phase::Parked => {
+            let claim = locks.claims.get(op.claim);
+            let waits = op.asked.wait_until.is_some();
+            Facts {
+                can_park: waits && !is_over && !op.has_tried_enough() && rounds::can_park(now, fleet, op),
+                can_retry: pauses::can_retry(now, fleet, op, claim, input == Input::Unanswered),
+                is_cut_short: phase == Phase::Asking && is_over && now - claim.started < claim.answer_limit,
+                has_failed_before: op.tries.denied.is_some(),
+                has_queued: op.tries.has_queued,
+                is_first_late: claim.parked.as_ref().is_some_and(|parked| parked.place.is_first_late()),
+                ..facts
+            }
+        }
+    }
+}
+
+/// Counts and notes that another attempt or round begins.
+fn prepare_next(core: &mut Core, id: Id, phase: Phase, input: Input) {
+    let Core { ground, locks, .. } = &mut *core;
     let op = locks.ops.get_mut(id);
-    let claim = locks.claims.get(op.claim);
-    let (limit, took) = (claim.answer_limit, now - claim.started);
-    let is_over = op.asked.wait_until.is_none_or(|until| until <= now);
-    op.parks |= cause == Cause::Contended && !is_over;
-    let is_parked = claim.parked.is_some();
-    // A parked round continues long after its masters have answered.
-    let counted = if is_parked { limit.min(took) } else { took };
-    let last_start = pauses::last_start(now, fleet, op, cause, counted);
-    let facts = Facts {
-        can_park: !is_over && !is_parked && !op.has_tried_enough() && rounds::can_park(ground, fleet, op),
-        can_retry: last_start.is_some(),
-        is_cut_short: !is_parked && took < limit && is_over && op.asked.wait_until.is_some(),
-        has_failed_before: op.tries.denied.is_some(),
-        has_queued: op.tries.has_queued,
-    };
-    match next(cause, facts) {
-        Next::Park => {
-            ground.stats.retries += 1;
-            Step::Begin(id)
+    if phase != Phase::Parked || input == Input::TokenRefused {
+        ground.stats.retries += u64::from(op.tries.count > 0);
+    }
+    match (phase, input) {
+        (Phase::Behind | Phase::Pausing, _) => accounting::leave(ground.now, locks, id),
+        (Phase::Asking, Input::TokenRefused) => {
+            // The votes for the old token are void: a vote counts only for the token that the caller gets.
+            let claim_id = op.claim;
+            op.take_key(locks.claims.get(claim_id));
+            op.is_noted = true;
+            release::release_attempt(core, claim_id);
         }
-        Next::Pause | Next::Deny => end_attempt(core, id, cause, counted, last_start),
-        Next::DenyAsBefore => {
-            release_failed(core, id);
-            Step::Deny(id)
-        }
-        Next::DenyAsQueued => {
-            release_failed(core, id);
-            Step::DenyQueued(id)
-        }
+        // A park replaces the token.
+        (Phase::Asking | Phase::Parked | Phase::Naming, _) => {}
     }
 }
 
@@ -300,16 +333,19 @@ fn release_failed(core: &mut Core, id: Id) {
     release::release_attempt(core, claim_id);
 }
 
-/// Ends a failed attempt that `took` this long. Plans the next attempt, which starts no later than `last`.
-/// Without `last`, asks the masters about the holder before the operation ends.
-fn end_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration, last: Option<Instant>) -> Step {
-    let now = core.ground.now;
-    let mut denied = denied(&core.masters.fleet, &core.locks, id, cause, now);
-    let lacks_rights = denied.report.lacks_rights();
-    let Core { ground, locks, .. } = &mut *core;
-    let retry_at = last.map(|last| pauses::plan_attempt(ground, locks, id, took, last, lacks_rights));
-    let op = core.locks.ops.get(id);
-    let claim = core.locks.claims.get(op.claim);
+/// Ends a failed attempt. Plans the next one if another one follows. Otherwise asks the masters about the
+/// holder before the operation ends.
+fn end_attempt(core: &mut Core, id: Id, cause: Cause, is_followed: bool) -> Step {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = &mut *core;
+    let now = ground.now;
+    if cause == Cause::Contended {
+        accounting::note_refused(now, locks, id);
+    }
+    let mut denied = denied(fleet, locks, id, cause, now);
+    let retry_at = is_followed.then(|| pauses::plan_attempt(ground, locks, id, denied.report.lacks_rights()));
+    let op = locks.ops.get_mut(id);
+    op.parks |= cause == Cause::Contended;
+    let claim = locks.claims.get(op.claim);
     let (refused, limit, is_parked) = (claim.tally.refused, claim.answer_limit, claim.parked.is_some());
     release_failed(core, id);
     let Core { ground, masters, locks } = core;
@@ -339,7 +375,8 @@ fn end_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration, last: Opti
         let until = op.asked.wait_until.unwrap_or(op.asked.submitted + 2 * limit);
         op.enter(OpState::Asking { deadline: until.min(now + limit) });
     } else {
-        return Step::Deny(id);
+        deny::deny(core, id);
+        return Step::Done;
     }
     locks.arm(ground, id);
     Step::Done
@@ -395,15 +432,7 @@ pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: Hold
         return Step::Done;
     }
     accounting::note_holder(ground.now, locks, id);
-    let op = locks.ops.get_mut(id);
-    match op.state() {
-        OpState::Asking { .. } => return Step::Deny(id),
-        OpState::Waiting { .. } => {}
-        _ => unreachable!("it asks or waits"),
-    }
-    retry_after_holder(ground, op);
-    locks.arm(ground, id);
-    Step::Done
+    Step::Follow(id, Input::Named)
 }
 
 /// Moves the next attempt to the end of the holder's time, if that is earlier than planned.

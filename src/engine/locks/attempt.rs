@@ -7,8 +7,7 @@
 //! | for the lock of another caller here (`handover.rs`) | a swap; a `SET` where that caller has no key | the usable masters |
 //! | for the lock of a handle (`adopt.rs`) | the script of an adoption | the usable masters |
 //!
-//! Each attempt is a new claim with a new token (I6). Its start is read before any byte with the token is
-//! queued (I1).
+//! Each attempt is a new claim with a new token (I6), and counts from its start (I1).
 
 use super::Locks;
 use super::claim::Claim;
@@ -29,10 +28,14 @@ use crate::lock::command::{ExtendBy, encode_acquire, encode_swap};
 use crate::lock::{MasterId, MasterSet, Resource, Token, Ttl};
 
 /// What the attempt's token replaces on the masters.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By<'a> {
-    /// Nothing: the key is absent, or the attempt waits until it is.
+    /// Nothing: the key is absent.
     Set,
+    /// Nothing: the attempt waits in the masters' queues until the key is absent.
+    Park,
+    /// The token of the last round, in the same place of the masters' queues. All rounds are one attempt.
+    Round,
     /// The token of this claim, which gives the lock up.
     Swap(Id),
     /// The value of a handle.
@@ -50,7 +53,8 @@ pub(crate) fn begin(core: &mut Core, id: Id, by: By<'_>, resource: Option<Resour
     fleet.ask_due_facts(now);
     let (claim_id, claim) = release::take_claim(ground, &mut locks.claims);
     let op = locks.ops.get_mut(id);
-    let is_usual = matches!(by, By::Set) && !op.is_special && !op.parks;
+    let is_usual = matches!(by, By::Set) && !op.is_special;
+    // P1: the start is read before any byte with the token is queued. The token belongs to this attempt alone.
     let terms = ground.terms.fit(op.asked.ttl, fleet.round_trip_limit, &ground.config);
     claim.begin(now, id, Token::random(&mut ground.rng), op.asked.ttl, terms.answer_limit);
     match resource {
@@ -60,6 +64,7 @@ pub(crate) fn begin(core: &mut Core, id: Id, by: By<'_>, resource: Option<Resour
         _ => claim.entry.set_key(&op.key, &claim.token),
     }
     let before = op.claim;
+    op.tries.count += u32::from(!matches!(by, By::Round));
     let deadline = op.await_votes(claim_id, now + terms.answer_limit);
     if !is_usual {
         return ask(core, id, by, before);
@@ -105,21 +110,18 @@ fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let (now, op) = (ground.now, locks.ops.get_mut(id));
     let (claim_id, ttl) = (op.claim, op.asked.ttl);
-    let is_round =
-        locks.claims.find(before).is_some_and(|claim| claim.owner() == Some(id) && claim.parked.is_some());
     let claim = locks.claims.get_mut(claim_id);
     op.add_label(claim);
     match by {
         By::Set => {
             claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
-            if is_round || rounds::can_park(ground, fleet, op) {
-                // All rounds count as one attempt.
-                op.tries.count -= u32::from(is_round);
-                let left = rounds::begin(core, id, before);
-                return await_votes(core, id, false, left);
-            }
             let owed = op.owed(claim.kind.tag(), claim_id);
             claim.asked = mode::send_attempt(fleet, fleet.usable, owed, claim, ttl.as_millis(), Script::Sha);
+        }
+        By::Park | By::Round => {
+            claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
+            let left = rounds::begin(core, id, before);
+            return await_votes(core, id, false, left);
         }
         By::Swap(from) => {
             let (old, new) = (locks.claims.get(from), locks.claims.get(claim_id));

@@ -491,6 +491,12 @@ impl Claim {
         self.parked.as_mut().expect(NOT_PARKED)
     }
 
+    /// Returns how long the attempt has taken. A round continues long after its masters have answered.
+    pub(crate) fn took(&self, now: Instant) -> Duration {
+        let took = now - self.started;
+        if self.parked.is_some() { took.min(self.answer_limit) } else { took }
+    }
+
     /// Returns the votes so far. A master where the attempt waits counts as a refusal.
     pub(crate) fn tally_so_far(&self) -> Tally {
         let waiting = self.parked.as_ref().map_or(MasterSet::EMPTY, |parked| parked.waiting);

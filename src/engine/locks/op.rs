@@ -374,7 +374,6 @@ impl Op {
         if let Some(wait_until) = self.asked.wait_until {
             deadline = deadline.min(wait_until);
         }
-        self.tries.count += 1;
         self.tries.streak = None;
         self.claim = claim;
         self.enter(OpState::Acquiring { deadline });

@@ -23,7 +23,7 @@
 //! broken connection, so the absence of TB is no proof: B's release is repeated until it meets the key or the
 //! key has expired. A late swap cannot bring TB back once TA is gone.
 //!
-//! A hand-over without a quorum for B is a failed attempt of B (`acquire.rs`, `fail`).
+//! A hand-over without a quorum for B is a failed attempt of B (`next.rs`).
 //!
 //! `attempt.rs` sends the swap, and `answers.rs` takes the answer to it.
 //!

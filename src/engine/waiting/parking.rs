@@ -130,10 +130,14 @@ impl Place {
         masters.iter().for_each(|master| self.last[master.index()] = claim);
     }
 
-    /// Notes that a quorum granted the current round with too little validity left. Returns whether another
-    /// round may follow: two consecutive late rounds are a failed attempt.
-    pub(crate) const fn note_late(&mut self) -> bool {
+    /// Notes that a quorum granted the current round with too little validity left.
+    pub(crate) const fn note_late(&mut self) {
         self.late_count += 1;
+    }
+
+    /// Whether the current round is late, and the round before was not. Two consecutive late rounds are a
+    /// failed attempt.
+    pub(crate) const fn is_first_late(&self) -> bool {
         self.late_count == 1
     }
 

@@ -7,44 +7,40 @@ use rand::RngExt;
 use super::brake::Brake;
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
-use crate::engine::locks::op::{Cause, Op};
+use crate::engine::locks::claim::Claim;
+use crate::engine::locks::op::Op;
 use crate::engine::locks::slab::Id;
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::link::Link;
 use crate::limits;
 
-/// Returns the latest start of another attempt that could be answered before the wait ends, if it takes as
-/// long as the failed attempt `took`. `None` if no attempt may follow.
-pub(crate) fn last_start(
-    now: Instant,
-    fleet: &Fleet,
-    op: &Op,
-    cause: Cause,
-    took: Duration,
-) -> Option<Instant> {
-    let wait_until = op.asked.wait_until?;
-    let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
-    let is_hopeless = cause == Cause::NoQuorum && is_quarantined_until(fleet, wait_until);
-    (last > now + took && !op.has_tried_enough() && !is_hopeless).then_some(last)
+/// Whether another attempt could be answered before the wait ends, if it takes as long as the failed attempt of
+/// this claim.
+pub(crate) fn can_retry(now: Instant, fleet: &Fleet, op: &Op, claim: &Claim, is_unanswered: bool) -> bool {
+    let Some(wait_until) = op.asked.wait_until else { return false };
+    let took = claim.took(now);
+    let is_hopeless = is_unanswered && is_quarantined_until(fleet, wait_until);
+    let fits = last_start(wait_until, took).is_some_and(|last| last > now + took);
+    fits && !op.has_tried_enough() && !is_hopeless
+}
+
+/// Returns the latest start of an attempt that takes this long.
+fn last_start(wait_until: Instant, took: Duration) -> Option<Instant> {
+    wait_until.checked_sub(took.max(Duration::from_millis(1)))
 }
 
 /// Returns when the next attempt starts: after a random delay that exceeds the duration of the last attempt
-/// and grows. The delay is longer if a quorum lacks rights. The start is never later than `last`.
-pub(crate) fn plan_attempt(
-    ground: &mut Ground,
-    locks: &mut Locks,
-    id: Id,
-    took: Duration,
-    last: Instant,
-    lacks_rights: bool,
-) -> Instant {
+/// and grows. The delay is longer if a quorum lacks rights. The start leaves time for an answer.
+pub(crate) fn plan_attempt(ground: &mut Ground, locks: &mut Locks, id: Id, lacks_rights: bool) -> Instant {
     if locks.waiting_round(id).is_some() {
         plan_park(ground, locks, id);
     }
-    let tries = &locks.ops.get(id).tries;
+    let Op { asked, tries, claim, .. } = locks.ops.get(id);
+    let took = locks.claims.get(*claim).took(ground.now);
     let pause_min = if lacks_rights { limits::RIGHTS_PAUSE } else { Duration::ZERO };
     let delay = (pause_min + draw_pause(ground, took, tries.count)).max(tries.braked_for(ground.now));
-    last.min(ground.now + delay)
+    let at = ground.now + delay;
+    asked.wait_until.and_then(|until| last_start(until, took)).map_or(at, |last| last.min(at))
 }
 
 /// An acquisition loses its place, or gets none: plans when it parks again. It polls until then, but a braked

@@ -1,23 +1,12 @@
 //! The rounds of an attempt that is parked in the masters' queues (`parking.rs`).
 //!
-//! ```text
-//!             park (old token → new token)           a quorum of grants
-//!  begin ──────────────────────────────► parked ─────────────────────────► Held
-//!    ▲                                    │   ▲ │ too few masters answer
-//!    └── rung, a heartbeat, a part of ────┘   │ └────────────────────────► Waiting: polls for a while
-//!        the lock, a master that is back      └── answers: waiting
-//! ```
+//! Each round is an attempt with a new token, which replaces the last round's. `locks/next.rs` says when a
+//! round begins and what follows it.
 //!
 //! # Why two never hold
 //!
-//! - P1. A token belongs to one round. The start of the round is read before any byte with the token is
-//!   queued.
-//! - P2. A command that ends a token (a park that replaces it, an unpark, a release, a swap) is sent only
-//!   when the round is over for this client, or its lock is given up. While the round runs, nothing else is
-//!   sent for the token, even over a later connection. A master gets no second park before it has answered
-//!   the first.
-//! - P3. A master's vote is its answer to the park, or its message of a grant, on the connection that carried
-//!   the park, while that connection stands. The vote counts once, for its round.
+//! Five rules make it so. P1, P2 and P3 stand beside the code that keeps them; the scripts keep the others:
+//!
 //! - P4. A master writes a token once when it executes the attempt's command, or once when it serves the
 //!   entry: with the full TTL from that moment. It also writes a token in a swap, with the full TTL, and in a
 //!   repair, with the rest of the validity. Only a swap overwrites another token, which the swap names. A
@@ -27,12 +16,13 @@
 //!   forgotten is over (quarantine).
 //!
 //! Assume that A holds with one token and B with another at the same moment. Some master is in both quorums.
-//! If it lost no memory since its first write of either token, its key equals both tokens at that moment (P4,
-//! P5: both deadlines count from before the writes). That is impossible. If it lost its memory between the
-//! writes, B was decided after the quarantine, which outlasts A's validity. If it lost its memory after both
-//! writes, it wrote the second token over the first. Only a swap does that, after the first token's holder
-//! has given the lock up (P2). A snapshot restores entries whose channels belong to ended connections: nobody
-//! receives the grant, so the script takes it back. The proof uses no tickets, rings, stays or freshness.
+//! If it lost no memory since its first write of either token, its key equals both tokens at that moment (P1,
+//! P3 to P5: both deadlines count from before the writes). That is impossible. If it lost its memory between
+//! the writes, B was decided after the quarantine, which outlasts A's validity. If it lost its memory after
+//! both writes, it wrote the second token over the first. Only a swap does that, after the first token's
+//! holder has given the lock up (P2). A snapshot restores entries whose channels belong to ended connections:
+//! nobody receives the grant, so the script takes it back. The proof uses no tickets, rings, stays or
+//! freshness.
 //!
 //! # The token that a park replaces
 //!
@@ -41,7 +31,7 @@
 //! that may still deliver the old park; then the release is repeated as usual.
 
 use std::mem::take;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
@@ -49,11 +39,13 @@ use super::parking::{Event, Parked, Place};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
+use crate::engine::locks::attempt::By;
 use crate::engine::locks::claim::Claim;
 use crate::engine::locks::fence;
 use crate::engine::locks::kind::Tag;
 use crate::engine::locks::mode::{self, ModeState};
-use crate::engine::locks::op::{Cause, Op};
+use crate::engine::locks::next::Input;
+use crate::engine::locks::op::Op;
 use crate::engine::locks::slab::{Id, Slab};
 use crate::engine::locks::{hold, release};
 use crate::engine::masters::Masters;
@@ -66,10 +58,19 @@ use crate::lock::command::park::{self, Looked, Park, ParkAnswer};
 use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Ttl, Vote, whole_ms, whole_us};
 
-/// Whether an acquisition that wants to park can do so now, because enough masters can park it.
-pub(crate) fn can_park(ground: &Ground, fleet: &Fleet, op: &Op) -> bool {
-    let polls = op.tries.polls_until.is_some_and(|until| ground.now < until);
-    op.parks && !polls && fleet.can_park()
+/// Whether an acquisition can park now, because enough masters can park it.
+pub(crate) fn can_park(now: Instant, fleet: &Fleet, op: &Op) -> bool {
+    op.tries.polls_until.is_none_or(|until| until <= now) && fleet.can_park()
+}
+
+/// Whether an acquisition wants to park, and can.
+pub(crate) fn parks(now: Instant, fleet: &Fleet, op: &Op) -> bool {
+    op.parks && can_park(now, fleet, op)
+}
+
+/// Returns how a first attempt begins.
+pub(crate) fn way(now: Instant, fleet: &Fleet, op: &Op) -> By<'static> {
+    if parks(now, fleet, op) { By::Park } else { By::Set }
 }
 
 /// Begins the first or the next round. `before` is the claim of the previous attempt. Returns the masters
@@ -90,6 +91,9 @@ pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
             parked.place.give_back(old.tally.granted, is_waiting);
             (kept, ticket_us) = (Some(take(&mut parked.place)), parked.ticket_us());
         }
+        // P2: a command that ends a token (a park that replaces it, an unpark, a release, a swap) is sent only
+        // when its round is over for this client, or its lock is given up. While the round runs, nothing else
+        // is sent for the token, even over a later connection.
         old.is_owned = false;
         old.begin_release(now, held_by_old, MasterSet::EMPTY);
         ground.timers.arm(claim_timer(before), now + limit);
@@ -116,7 +120,7 @@ pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
     }
     let owing = owing(&locks.claims, &locks.claims.get(claim_id).parked().place);
     op.tries.obstacle.clear();
-    op.is_noted = true;
+    (op.is_noted, op.parks) = (true, true);
     let usable = fleet.usable;
     for master in usable.without(owing).without(aside).iter() {
         send(core, master, id);
@@ -130,7 +134,7 @@ pub(crate) fn begin(core: &mut Core, id: Id, before: Id) -> MasterSet {
     owing.intersection(usable).union(aside)
 }
 
-/// Returns the masters that owe an answer to the last park.
+/// Returns the masters that owe an answer to the last park. They get no second park before (P2).
 fn owing(claims: &Slab<Claim>, place: &Place) -> MasterSet {
     let owes = |(master, last): &(MasterId, Id)| {
         let parked = claims.find(*last).and_then(|claim| claim.parked.as_ref());
@@ -199,11 +203,7 @@ pub(crate) fn encode(
         id: &place.waiter,
         round: place.round,
         ticket_us,
-        at_us: locks
-            .claims
-            .find(before)
-            .and_then(|before| before.entry_at(master))
-            .unwrap_or(ticket_us),
+        at_us: locks.claims.find(before).and_then(|before| before.entry_at(master)).unwrap_or(ticket_us),
         waited_us: whole_us(ground.now - op.asked.submitted),
         old_value: old.map_or(b"", |old| old.entry.value()),
         yields: place.yields,
@@ -345,8 +345,10 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
     })
 }
 
-/// Takes a grant from a master's queue. Returns whether it is a vote: it must come over the connection that
-/// carried the round.
+/// Takes a grant from a master's queue. Returns whether it is a vote.
+///
+/// P3: a master's vote is its answer to the park, or its message of a grant, on the connection that carried
+/// the park, while that connection stands. The vote counts once, for its round.
 pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> bool {
     let Some(claim) = core.locks.claims.find_mut(claim_id) else { return false };
     let is_parked = claim.parked.as_ref().is_some_and(|parked| parked.masters.contains(master));
@@ -411,7 +413,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
     let now = ground.now;
     let op = locks.ops.get(id);
     if op.asked.wait_until.is_some_and(|until| until <= now) {
-        return Step::Fail(id, Cause::Contended);
+        return Step::Follow(id, Input::Due);
     }
     let (ttl, left) = (op.asked.ttl, op.tries.obstacle.least_left(now));
     let claim = locks.claims.get_mut(op.claim);
@@ -425,7 +427,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
         }
         Event::Round => {
             claim.parked_mut().place.note_in_time();
-            Step::Begin(id)
+            Step::Follow(id, Input::Due)
         }
         Event::Look => {
             let parked = claim.parked_mut();

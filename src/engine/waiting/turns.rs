@@ -12,10 +12,10 @@
 //!
 //! Keeps I22 for queued waiters: each gets its answer by the end of its wait.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{accounting, pauses};
-use crate::engine::core::{Core, Step};
+use crate::engine::core::Core;
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
 use crate::engine::locks::op::{OpState, Turn};
@@ -41,12 +41,7 @@ pub(crate) fn enqueue(
     id: Id,
     resource: Resource<'_>,
 ) -> Result<bool, SubmitError> {
-    let Some(head) = head_or_begin(locks, id) else {
-        if locks.contended.may_have(ground.now) {
-            park_if_contended(ground, locks, id);
-        }
-        return Ok(true);
-    };
+    let Some(head) = head_or_begin(locks, id) else { return Ok(true) };
     if locks.queues.count(head) > limits::QUEUED_COUNT_MAX {
         locks.ops.free(id);
         return Err(ground.refuse_acquisition(resource));
@@ -65,9 +60,9 @@ pub(crate) fn enqueue(
 /// want it. An acquisition with a limited number of attempts still begins with a `SET`, because a park lasts
 /// for the whole wait.
 #[cold]
-fn park_if_contended(ground: &Ground, locks: &mut Locks, id: Id) {
+pub(crate) fn park_if_contended(now: Instant, locks: &mut Locks, id: Id) {
     let hash = locks.queues.hash(locks.key_of(id.index));
-    let is_contended = locks.contended.has(ground.now, hash);
+    let is_contended = locks.contended.has(now, hash);
     let op = locks.ops.get_mut(id);
     op.parks = is_contended && op.asked.attempts_max.is_none();
 }
@@ -143,27 +138,19 @@ fn tend_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, head: u32, 
     locks.arm(ground, first);
 }
 
-/// Acts on a deadline: the pause between two attempts is over, a queued operation's turn has come, or its
-/// wait ends. A pause may last beyond the wait if this process was stopped.
-pub(crate) fn handle_timeout(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
-    let (now, op) = (ground.now, locks.ops.get(id));
+/// Whether an acquisition behind others, or after a pause, asks the masters now: its turn has come, and no
+/// acquisition that did not wait has the lock.
+pub(crate) fn may_ask(now: Instant, locks: &Locks, id: Id) -> bool {
+    let is_behind = locks.queues.ahead(id.index).is_some_and(|ahead| locks.held_until(ahead) > Some(now));
+    match locks.ops.get(id).state() {
+        OpState::Queued { turn } => matches!(turn, Turn::At(at) if *at <= now) && !is_behind,
+        _ => !is_behind,
+    }
+}
+
+/// An acquisition stands behind others, perhaps again.
+pub(crate) fn stand_behind(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) {
     let ahead = locks.queues.ahead(id.index);
-    match (*op.state(), op.asked.wait_until.is_some_and(|until| until <= now)) {
-        (OpState::Queued { .. }, true) => return Step::DenyQueued(id),
-        (_, true) => return Step::Deny(id),
-        (OpState::Queued { turn }, false) if !matches!(turn, Turn::At(at) if at <= now) => {
-            tend_queue(ground, fleet, locks, ahead.unwrap_or(id.index), Duration::ZERO);
-            return Step::Done;
-        }
-        (_, false) => {}
-    }
-    // The first waiter asks the masters, unless an acquisition that did not wait has the lock.
-    if let Some(holder) = ahead.filter(|place| locks.held_until(*place) > Some(now)) {
-        locks.ops.get_mut(id).enter(OpState::Queued { turn: Turn::Later });
-        tend_queue(ground, fleet, locks, holder, Duration::ZERO);
-        return Step::Done;
-    }
-    ground.stats.retries += u64::from(locks.ops.get(id).tries.count > 0);
-    accounting::leave(now, locks, id);
-    Step::Begin(id)
+    locks.ops.get_mut(id).enter(OpState::Queued { turn: Turn::Later });
+    tend_queue(ground, fleet, locks, ahead.unwrap_or(id.index), Duration::ZERO);
 }
