@@ -439,7 +439,7 @@ pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: Hold
 fn retry_after_holder(ground: &mut Ground, op: &mut Op) {
     let denied = op.tries.denied.as_ref().expect("an attempt failed");
     if let HolderTtl::Left(left) = denied.holder(ground.now, &op.tries.obstacle)
-        && op.tries.braked_for(ground.now).is_zero()
+        && op.tries.brake.time_left(ground.now).is_zero()
     {
         op.retry_by(ground.now + left + ground.rng.random_range(Duration::from_millis(1)..=HOLDER_JITTER));
     }

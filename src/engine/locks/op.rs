@@ -87,9 +87,7 @@ pub(crate) struct Tries {
     pub(crate) count: u32,
     /// Whether the acquisition ever waited in a queue, in this engine or on a master.
     pub(crate) has_queued: bool,
-    /// The acquisition polls until this time, because too few masters could park it.
-    pub(crate) polls_until: Option<Instant>,
-    /// Slows the acquisition down while masters are overloaded.
+    /// Keeps the acquisition from parking, and slows it down, after too few masters could park it.
     pub(crate) brake: Brake,
     /// The latest failure of an attempt.
     pub(crate) denied: Option<Box<Denied>>,
@@ -100,14 +98,6 @@ pub(crate) struct Tries {
     pub(crate) excluded: MasterSet,
     /// The key in the way of the latest attempt, or of the waiting round.
     pub(crate) obstacle: Obstacle,
-}
-
-impl Tries {
-    /// Returns how long the acquisition asks nobody, because masters are overloaded.
-    pub(crate) fn braked_for(&self, now: Instant) -> Duration {
-        let until = self.polls_until.filter(|_| self.brake.is_on());
-        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
-    }
 }
 
 /// State of an operation. Owns no memory, so a transition drops nothing.
@@ -243,7 +233,6 @@ impl Op {
             tries: Tries {
                 count: 0,
                 has_queued: false,
-                polls_until: None,
                 brake: Brake::OFF,
                 denied: None,
                 streak: None,
@@ -272,11 +261,10 @@ impl Op {
         self.asked = asked;
         self.state = OpState::New;
         // Destructured, so that a new field cannot be forgotten here.
-        let Tries { count, has_queued, polls_until, brake, denied, streak, excluded, obstacle } =
-            &mut self.tries;
+        let Tries { count, has_queued, brake, denied, streak, excluded, obstacle } = &mut self.tries;
         *brake = Brake::OFF;
         (*count, *has_queued, *excluded) = (0, false, MasterSet::EMPTY);
-        (*polls_until, *denied, *streak) = (None, None, None);
+        (*denied, *streak) = (None, None);
         obstacle.clear();
         (self.mode, self.is_fair, self.parks) = (ModeState::Plain, false, false);
         self.validity.reset();

@@ -1,32 +1,46 @@
-//! The brake of a waiter: the more overloaded the masters are, the less it sends.
+//! The brake of a waiter that lost its place in the masters' queues, or got none: it polls for a while before it
+//! parks again. The more overloaded the masters are, the less it sends.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
 use crate::limits;
 
-/// Slows a waiter down that lost its place to a full queue, or gave it up because masters were slow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Brake {
     /// Number of pulls, less the rounds that all masters answered since.
     level: u32,
+    /// The waiter does not park before.
+    until: Option<Instant>,
 }
 
 impl Brake {
-    pub(crate) const OFF: Self = Self { level: 0 };
+    pub(crate) const OFF: Self = Self { level: 0, until: None };
 
-    pub(crate) const fn is_on(self) -> bool {
-        self.level > 0
+    /// Whether the waiter may park.
+    pub(crate) fn may_park(self, now: Instant) -> bool {
+        self.until.is_none_or(|until| until <= now)
     }
 
-    /// Masters are overloaded: slows the waiter down. Returns the time after which the waiter asks again.
-    pub(crate) fn pull(&mut self, rng: &mut impl Rng) -> Duration {
+    /// Returns how long the waiter asks nobody, because masters are overloaded.
+    pub(crate) fn time_left(self, now: Instant) -> Duration {
+        let until = self.until.filter(|_| self.level > 0);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
+    /// Too few masters park the waiter: it polls for a while.
+    pub(crate) fn poll(&mut self, now: Instant) {
+        *self = Self { level: 0, until: Some(now + limits::PARK_PAUSE) };
+    }
+
+    /// Masters are overloaded: slows the waiter down.
+    pub(crate) fn pull(&mut self, now: Instant, rng: &mut impl Rng) {
         let longest = (limits::PARK_PAUSE * (1 << self.level)).min(limits::PARK_PAUSE_MAX);
         if longest < limits::PARK_PAUSE_MAX {
             self.level += 1;
         }
-        rng.random_range(longest / 2..=longest)
+        self.until = Some(now + rng.random_range(longest / 2..=longest));
     }
 
     /// Notes that all masters answered a round in time.

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-use super::brake::Brake;
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
 use crate::engine::locks::claim::Claim;
@@ -38,7 +37,7 @@ pub(crate) fn plan_attempt(ground: &mut Ground, locks: &mut Locks, id: Id, lacks
     let Op { asked, tries, claim, .. } = locks.ops.get(id);
     let took = locks.claims.get(*claim).took(ground.now);
     let pause_min = if lacks_rights { limits::RIGHTS_PAUSE } else { Duration::ZERO };
-    let delay = (pause_min + draw_pause(ground, took, tries.count)).max(tries.braked_for(ground.now));
+    let delay = (pause_min + draw_pause(ground, took, tries.count)).max(tries.brake.time_left(ground.now));
     let at = ground.now + delay;
     asked.wait_until.and_then(|until| last_start(until, took)).map_or(at, |last| last.min(at))
 }
@@ -48,13 +47,11 @@ pub(crate) fn plan_attempt(ground: &mut Ground, locks: &mut Locks, id: Id, lacks
 fn plan_park(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let op = locks.ops.get_mut(id);
     let mut failures = locks.claims.get(op.claim).failures.iter();
-    let pause = if failures.any(|(_, failure)| failure.is_overload()) {
-        op.tries.brake.pull(&mut ground.rng)
+    if failures.any(|(_, failure)| failure.is_overload()) {
+        op.tries.brake.pull(ground.now, &mut ground.rng);
     } else {
-        op.tries.brake = Brake::OFF;
-        limits::PARK_PAUSE
-    };
-    op.tries.polls_until = Some(ground.now + pause);
+        op.tries.brake.poll(ground.now);
+    }
 }
 
 /// Whether so many masters stay in quarantine that no attempt can succeed before the wait ends. A

@@ -60,7 +60,7 @@ use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Ttl, Vote, whole_ms, 
 
 /// Whether an acquisition can park now, because enough masters can park it.
 pub(crate) fn can_park(now: Instant, fleet: &Fleet, op: &Op) -> bool {
-    op.tries.polls_until.is_none_or(|until| until <= now) && fleet.can_park()
+    op.tries.brake.may_park(now) && fleet.can_park()
 }
 
 /// Whether an acquisition wants to park, and can.
@@ -417,28 +417,26 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
     }
     let (ttl, left) = (op.asked.ttl, op.tries.obstacle.least_left(now));
     let claim = locks.claims.get_mut(op.claim);
-    let Some(event) = claim.parked_mut().take_due(now) else { return Step::Done };
+    let event = claim.parked_mut().take_due(now);
     match event {
-        Event::AnswersMissed => {
+        None => return Step::Done,
+        Some(Event::Round) => {
+            claim.parked_mut().place.note_in_time();
+            return Step::Follow(id, Input::Due);
+        }
+        Some(Event::AnswersMissed) => {
             let waiting = claim.parked().waiting;
             fleet.note_unanswered(ground, claim, waiting);
-            claim.parked_mut().plan_look(now, left, fleet.round_trip(), ttl, &mut ground.rng);
-            Step::Decide(id)
         }
-        Event::Round => {
-            claim.parked_mut().place.note_in_time();
-            Step::Follow(id, Input::Due)
-        }
-        Event::Look => {
-            let parked = claim.parked_mut();
-            parked.plan_look(now, left, fleet.round_trip(), ttl, &mut ground.rng);
-            let to = parked.first.intersection(fleet.usable).intersection(fleet.parkers);
+        Some(Event::Look) => {
+            let to = claim.parked().first.intersection(fleet.usable).intersection(fleet.parkers);
             fleet.queue(to, Owed::Look(op.claim), |out| {
                 park::encode_serve(out, Script::Sha, &op.key, ground.config.prefix.len());
             });
-            Step::Done
         }
     }
+    claim.parked_mut().plan_look(now, left, fleet.round_trip(), ttl, &mut ground.rng);
+    if event == Some(Event::Look) { Step::Done } else { Step::Decide(id) }
 }
 
 /// Takes the answer to a look of a lock's first waiter.

@@ -1,15 +1,5 @@
 //! Turns: which operation of this engine asks the masters for a lock that several operations want.
 //!
-//! ```text
-//!               nobody there                      votes
-//!  enqueue ────────────────► Acquiring ◄───────────────────────► Waiting (a pause; still the first waiter)
-//!       │ others before it       ▲  │ quorum                        │ a local holder came meanwhile
-//!       ▼          its turn      │  ▼                               │
-//!    Queued ─────────────────────┘ Held ── released ──────────────► │
-//!       ▲ Later, AfterHolder, At       handed over to the next, or the next one's turn comes At a time
-//!       └───────────────────────────────────────────────────────────┘
-//! ```
-//!
 //! Keeps I22 for queued waiters: each gets its answer by the end of its wait.
 
 use std::time::{Duration, Instant};
