@@ -442,6 +442,12 @@ killed! {
     unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_evicting_master;
     /// An attempt waits for answers without a limit.
     no_time_out: NoTimeOut by acquire::without_masters_calls_end_by_their_deadline;
+    /// A caller behind others of its client waits beyond the end of its wait.
+    behind_without_end: BehindWithoutEnd by histories;
+    /// The pause between two attempts never ends.
+    pause_without_end: PauseWithoutEnd by histories;
+    /// A refused caller waits for all masters to name the holder.
+    naming_without_end: NamingWithoutEnd by histories;
     /// A lost connection is never reopened.
     no_reconnect: NoReconnect by hold::a_broken_connection_is_released_over_the_next;
     /// The generator ignores its seed.
@@ -558,6 +564,11 @@ fn reader_of_a_broken_connection_forgotten() {
 fn stray_extension_of_a_reader_ignored() {
     let schedule = sharing::a_late_shorter_reader_extension_cuts_nothing;
     is_killed("StrayExtensionIgnored", schedule);
+}
+
+/// The first violation in a few histories.
+fn histories() -> Verdict {
+    (0..100).filter_map(|seed| history::run(seed, false).violation).next().map_or(Ok(()), Err)
 }
 
 /// Whether a seed gives the same history twice.
