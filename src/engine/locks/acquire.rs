@@ -75,7 +75,7 @@ pub(crate) fn submit(
         let is_sampled = ground.pace.time(now);
         op.note_timed(is_sampled);
     }
-    let mut by = By::Set;
+    let mut parks = false;
     if is_ordinary || prepare(ground, locks, id, options, label) {
         if waits {
             locks.ops.get_mut(id).set_key(&ground.config.prefix, resource);
@@ -84,14 +84,15 @@ pub(crate) fn submit(
             }
             if locks.contended.may_have(now) {
                 turns::park_if_contended(now, locks, id);
-                by = rounds::way(now, &masters.fleet, locks.ops.get(id));
+                parks = rounds::parks(now, &masters.fleet, locks.ops.get(id));
             }
         }
     } else {
         let op = locks.ops.get_mut(id);
         op.set_key(&ground.config.prefix, resource);
-        by = rounds::way(now, &masters.fleet, op);
+        parks = rounds::parks(now, &masters.fleet, op);
     }
+    let by = if parks { By::Park } else { By::Set };
     Ok((id, attempt::begin(core, id, by, Some(resource))))
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn begin(core: &mut Core, id: Id, by: By<'_>, resource: Option<Resour
         _ => claim.entry.set_key(&op.key, &claim.token),
     }
     let before = op.claim;
-    op.tries.count += u32::from(!matches!(by, By::Round));
+    op.tries.count += 1;
     let deadline = op.await_votes(claim_id, now + terms.answer_limit);
     if !is_usual {
         return ask(core, id, by, before);
@@ -119,6 +119,8 @@ fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
             claim.asked = mode::send_attempt(fleet, fleet.usable, owed, claim, ttl.as_millis(), Script::Sha);
         }
         By::Park | By::Round => {
+            // All rounds count as one attempt.
+            op.tries.count -= u32::from(matches!(by, By::Round));
             claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
             let left = rounds::begin(core, id, before);
             return await_votes(core, id, false, left);

@@ -39,7 +39,6 @@ use super::parking::{Event, Parked, Place};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
-use crate::engine::locks::attempt::By;
 use crate::engine::locks::claim::Claim;
 use crate::engine::locks::fence;
 use crate::engine::locks::kind::Tag;
@@ -66,11 +65,6 @@ pub(crate) fn can_park(now: Instant, fleet: &Fleet, op: &Op) -> bool {
 /// Whether an acquisition wants to park, and can.
 pub(crate) fn parks(now: Instant, fleet: &Fleet, op: &Op) -> bool {
     op.parks && can_park(now, fleet, op)
-}
-
-/// Returns how a first attempt begins.
-pub(crate) fn way(now: Instant, fleet: &Fleet, op: &Op) -> By<'static> {
-    if parks(now, fleet, op) { By::Park } else { By::Set }
 }
 
 /// Begins the first or the next round. `before` is the claim of the previous attempt. Returns the masters
