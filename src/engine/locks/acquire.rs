@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use super::Locks;
-use super::attempt::{self, By};
+use super::attempt;
 use super::claim::Votes;
 use super::kind::AttemptAnswer;
 use super::mode::{self, Learner, ModeState};
-use super::next::{Act, Facts, Input, Phase, next};
+use super::next::{Act, By, Facts, Input, Phase, next};
 use super::op::{Asked, Cause, Denied, Held, Op, OpState};
 use super::slab::Id;
 use super::{counting, deny, hold, release, reports};

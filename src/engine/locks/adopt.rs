@@ -28,10 +28,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::attempt::{self, By};
+use super::attempt;
 use super::claim::Claim;
 use super::kind::Tag;
 use super::mode::{self, ModeState};
+use super::next::By;
 use super::op::{Asked, Held, Op, OpState};
 use super::release;
 use super::slab::Id;

@@ -12,6 +12,7 @@
 use super::Locks;
 use super::claim::Claim;
 use super::kind::Tag;
+use super::next::By;
 use super::slab::Id;
 use super::{mode, release};
 use crate::engine::core::{Core, Step};
@@ -21,26 +22,11 @@ use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::timers::{claim_timer, op_timer};
 use crate::engine::waiting::rounds;
-use crate::handle::{Kind, LockHandle};
+use crate::handle::Kind;
 use crate::lock::command::adopt::encode_adopt;
 use crate::lock::command::scripts::Script;
 use crate::lock::command::{ExtendBy, encode_acquire, encode_swap};
 use crate::lock::{MasterId, MasterSet, Resource, Token, Ttl};
-
-/// What the attempt's token replaces on the masters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By<'a> {
-    /// Nothing: the key is absent.
-    Set,
-    /// Nothing: the attempt waits in the masters' queues until the key is absent.
-    Park,
-    /// The token of the last round, in the same place of the masters' queues. All rounds are one attempt.
-    Round,
-    /// The token of this claim, which gives the lock up.
-    Swap(Id),
-    /// The value of a handle.
-    Handle(&'a LockHandle),
-}
 
 /// In place of the claim that a swap releases: an adoption releases none.
 const NO_CLAIM: u32 = u32::MAX;

@@ -54,8 +54,9 @@
 //! grant and a master that is back only move a deadline. A hand-over begins an attempt behind others or in a
 //! pause (`handover.rs`), and a caller may give up in each phase (`release.rs`).
 
-use super::attempt::By;
 use super::op::Cause;
+use super::slab::Id;
+use crate::handle::LockHandle;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -102,6 +103,22 @@ pub(crate) struct Facts {
     pub(crate) has_queued: bool,
     /// The round before was not late.
     pub(crate) is_first_late: bool,
+}
+
+/// How an attempt begins: what its token replaces on the masters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By<'a> {
+    /// Nothing: the key is absent.
+    Set,
+    /// The last attempt's token, if it was just refused. The attempt waits in the masters' queues until the key
+    /// is absent.
+    Park,
+    /// The last round's token, in the same place of the masters' queues. All rounds are one attempt.
+    Round,
+    /// The token of this claim, which gives the lock up.
+    Swap(Id),
+    /// The value of a handle.
+    Handle(&'a LockHandle),
 }
 
 /// What follows.
