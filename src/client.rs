@@ -26,11 +26,13 @@ mod trace;
 #[cfg(not(feature = "tracing"))]
 #[path = "client/no_trace.rs"]
 mod trace;
+mod wait;
 mod work;
 
 pub use election::{Candidate, Leadership};
 pub use guard::{Extend, Guard, Release};
 pub use handle::{Client, Connect};
+pub use inspect::FreeSlots;
 pub use loss::{LockEnd, Lost};
 pub use passing::IntoHandleError;
 pub use reentrant::{ReentrantGuard, ReentrantLock};
@@ -41,3 +43,4 @@ pub use shared::background::{Drive, DriveEnded};
 #[cfg(test)]
 pub(crate) use sleeper::Count;
 pub use slots::{AcquireSlot, SlotGuard, SlotsRequest};
+pub use wait::Pause;

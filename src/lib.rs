@@ -173,9 +173,9 @@ mod wire;
 
 pub use cancel::Cancel;
 pub use client::{
-    Acquire, AcquireSet, AcquireSlot, Candidate, Client, Connect, Extend, Guard, GuardSet, IntoHandleError,
-    Leadership, LockEnd, LockRequest, LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
-    SlotGuard, SlotsRequest,
+    Acquire, AcquireSet, AcquireSlot, Candidate, Client, Connect, Extend, FreeSlots, Guard, GuardSet,
+    IntoHandleError, Leadership, LockEnd, LockRequest, LockSetRequest, Lost, Pause, ReentrantGuard,
+    ReentrantLock, Release, RwLock, SlotGuard, SlotsRequest,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};

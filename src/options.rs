@@ -65,10 +65,10 @@ macro_rules! option_methods {
     };
 }
 
-/// Builder methods of a request, which has [`Options`] and a label, and may have a [`Cancel`](crate::Cancel)
-/// handle.
+/// Builder methods of a request, which has [`Options`] and a label, and may have what `$keep` makes of a
+/// [`Cancel`](crate::Cancel) handle.
 macro_rules! request_methods {
-    ($lifetime:lifetime) => {
+    ($lifetime:lifetime, $keep:path) => {
         option_methods!(options);
 
         /// Replaces all options.
@@ -80,7 +80,7 @@ macro_rules! request_methods {
         /// Lets this handle end the acquisition from another thread, even while a thread waits for it. A
         /// thread that waits with a handle costs the `Client` extra wake-ups of threads.
         pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
-            self.cancel = Some(Registration::new(cancel));
+            self.cancel = Some($keep(cancel));
             self
         }
 
@@ -230,8 +230,9 @@ impl Options {
             && self.auto_extend.is_none()
     }
 
-    /// The effective wait with this `max_ttl`.
-    pub(crate) fn wait_or_default(&self, max_ttl: Duration) -> Duration {
+    /// Returns the wait of a client with this `max_ttl`: the wait that was set, or one TTL.
+    #[must_use]
+    pub fn wait_or_default(&self, max_ttl: Duration) -> Duration {
         let ttl = || self.ttl.unwrap_or(limits::TTL_DEFAULT.min(max_ttl));
         self.wait.unwrap_or_else(ttl)
     }

@@ -416,6 +416,11 @@ impl Completions {
         !self.woken.is_empty() || !self.relay.is_empty()
     }
 
+    /// How often this waker is among the wakers to call.
+    pub(super) fn woken_count(&self, waker: &Waker) -> usize {
+        self.woken.iter().chain(self.relay.wakers()).filter(|other| other.will_wake(waker)).count()
+    }
+
     /// Ends the relay, when a caller has entered and no task is left for it to wake.
     pub(super) fn end_relay(&mut self) {
         self.relay.end();

@@ -299,10 +299,6 @@ impl Client {
         &self.handle.shared
     }
 
-    pub(super) fn shared_config(&self) -> &Arc<Config> {
-        &self.handle.config
-    }
-
     pub(super) fn callbacks(&self) -> &Callbacks {
         &self.handle.callbacks
     }

@@ -1,13 +1,18 @@
-//! Inspection of locks, and their deletion by force.
+//! Inspection of locks and of slots, and the deletion of locks by force.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
 
 use super::completions::OutcomeKind;
 use super::handle::Client;
 use super::pending::{Ask, Pending};
 use super::shared::{Inner, Shared, Stopped};
-use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request};
-use crate::error::{ForceUnlockError, InspectError};
+use crate::cancel::{Cancel, Registration};
+use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request, SlotLook};
+use crate::error::{AcquireError, ForceUnlockError, InspectError};
 use crate::lock::{LockName, Resource, quorum};
 
 impl Client {
@@ -37,6 +42,25 @@ impl Client {
         name: impl Into<LockName<'n>>,
     ) -> impl Future<Output = Result<Inspection, InspectError>> + Send + 'a {
         Pending::new(InspectCall { client: self, name: name.into() })
+    }
+
+    /// Returns a future that asks the masters which of the `count` slots of this pool are free, in one round
+    /// trip; see [`Client::slots`]. Takes no slot. Each master reports its first 4 free slots, counted from the
+    /// slot `from` on, around the end of the pool. Sends nothing before its first poll.
+    ///
+    /// ```no_run
+    /// use redlatch::engine::SlotLook;
+    ///
+    /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+    /// match client.free_slots("migrations", 3, 0).block()? {
+    ///     SlotLook::Free(slots) => println!("free: {slots:?}"),
+    ///     taken => println!("none: {taken:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn free_slots<'n>(&self, pool: impl Into<LockName<'n>>, count: u32, from: u32) -> FreeSlots {
+        let (client, pool) = (self.clone(), pool.into().into_shared());
+        FreeSlots(Pending::new(FreeSlotsCall { client, pool, count, from, cancel: None }))
     }
 
     /// Deletes the lock of this name on all usable masters, **whoever holds it**: one holder alone, or all
@@ -100,6 +124,77 @@ impl Ask for InspectCall<'_> {
             Outcome::Inspect(inspection) => Ok(inspection),
             _ => unreachable!("an inspection is answered by its own outcome"),
         }
+    }
+}
+
+/// Search for free slots under way: a future for any executor, or a value to [`FreeSlots::block`] on; made by
+/// [`Client::free_slots`]. Cancel-safe: dropping it changes nothing.
+///
+/// Fails with [`AcquireError::Cancelled`], [`AcquireError::Stopped`], [`AcquireError::Overloaded`], or
+/// [`AcquireError::Input`] for a wrong name or count. A missing answer of a master is part of the [`SlotLook`].
+#[must_use = "nothing is asked before this is awaited"]
+#[derive(Debug)]
+pub struct FreeSlots(Pending<FreeSlotsCall>);
+
+impl FreeSlots {
+    /// Lets this handle end the search from another thread.
+    pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
+        self.0.ask_mut().cancel = Some(Registration::new(cancel));
+        self
+    }
+
+    /// Blocks this thread until the masters have answered, at most for the answer limit of the longest TTL
+    /// ([`crate::ConfigBuilder::answer_timeout`]).
+    ///
+    /// # Errors
+    /// As the future's.
+    pub fn block(mut self) -> Result<SlotLook, AcquireError> {
+        self.0.wait()
+    }
+}
+
+impl Future for FreeSlots {
+    type Output = Result<SlotLook, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+#[derive(Debug)]
+struct FreeSlotsCall {
+    client: Client,
+    pool: Bytes,
+    count: u32,
+    from: u32,
+    cancel: Option<Registration>,
+}
+
+impl Ask for FreeSlotsCall {
+    const OUTCOME: OutcomeKind = OutcomeKind::FreeSlots;
+    const STOPPED: fn(Stopped) -> AcquireError = AcquireError::Stopped;
+    type Answer = SlotLook;
+    type Error = AcquireError;
+    type Submitted = ();
+
+    fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
+    }
+
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), AcquireError> {
+        let (pool, count, from) = (Resource::new(&self.pool)?, self.count, self.from);
+        Ok((inner.submit(Request::FreeSlots { pool, count, from })?, ()))
+    }
+
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<SlotLook, AcquireError> {
+        match outcome {
+            Outcome::FreeSlots(look) => Ok(look),
+            _ => unreachable!("a search is answered by its own outcome"),
+        }
+    }
+
+    fn cancellation(&mut self) -> Option<(&mut Registration, AcquireError)> {
+        Some((self.cancel.as_mut()?, AcquireError::Cancelled))
     }
 }
 

@@ -11,21 +11,6 @@ use crate::cancel::Registration;
 use crate::clock;
 use crate::engine::{OpId, Outcome};
 
-/// The caller: a thread, which waits until the answer is there, or a task.
-#[derive(Clone, Copy)]
-pub(super) enum How<'a> {
-    Thread,
-    Task(&'a Waker),
-}
-
-/// Unwraps the result of a call that a thread has waited for.
-pub(super) fn ended<T>(polled: Poll<T>) -> T {
-    match polled {
-        Poll::Ready(result) => result,
-        Poll::Pending => unreachable!("a thread waits until it is over"),
-    }
-}
-
 /// A request that a client answers once.
 pub(super) trait Ask {
     const OUTCOME: OutcomeKind;
@@ -82,6 +67,10 @@ impl<A: Ask> Pending<A> {
         &self.ask
     }
 
+    pub(super) const fn ask_mut(&mut self) -> &mut A {
+        &mut self.ask
+    }
+
     /// Submits without waiting. The caller must see to it that the request is written.
     pub(super) fn submit(&mut self, inner: &mut Inner) {
         self.state = match self.ask.submit(inner) {
@@ -105,14 +94,6 @@ impl<A: Ask> Pending<A> {
         match self.state {
             PendingState::Waiting(completion, _) => Some(completion),
             _ => None,
-        }
-    }
-
-    /// Waits for the result on this thread, or polls it for a task.
-    pub(super) fn resolve(&mut self, how: How<'_>) -> Poll<Result<A::Answer, A::Error>> {
-        match how {
-            How::Thread => Poll::Ready(self.wait()),
-            How::Task(waker) => self.poll_with(waker),
         }
     }
 
@@ -142,7 +123,7 @@ impl<A: Ask> Pending<A> {
         Some(cancelled)
     }
 
-    fn poll_with(&mut self, waker: &Waker) -> Poll<Result<A::Answer, A::Error>> {
+    pub(super) fn poll_with(&mut self, waker: &Waker) -> Poll<Result<A::Answer, A::Error>> {
         assert!(!matches!(self.state, PendingState::Over), "polled after it was ready");
         if let Some(cancelled) = self.cancelled(|| waker.clone()) {
             return Poll::Ready(Err(cancelled));

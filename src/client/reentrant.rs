@@ -1,6 +1,6 @@
 //! [`ReentrantLock`]: a lock that its owner may take again while holding it.
 //!
-//! [`super::holds`] counts the holds and decides what the first and the last one do with the lock. This
+//! [`crate::compose::holds`] counts the holds and decides what the first and the last one do with the lock. This
 //! module waits: whichever task polls or thread waits drives the attempt for all callers of the owner, so an
 //! unpolled task delays nobody. It never calls a waker, drops a guard or asks the client while the state is
 //! locked.
@@ -16,10 +16,9 @@ use std::time::{Duration, Instant};
 use super::guard::{self, ExtendCall, Guard, Release};
 use super::handle::Client;
 use super::loss::{self, LockEnd};
-use super::pending::{How, Pending};
+use super::pending::Pending;
 use super::request::{Acquire, LockRequest};
-use super::shared::{Shared, Stopped};
-use super::sleeper::Sleeper;
+use super::shared::Stopped;
 use crate::clock;
 use crate::compose::holds::Holds;
 use crate::engine::{OpId, Released};
@@ -114,15 +113,11 @@ impl ReentrantLock {
     /// errors of [`LockRequest::acquire`]. In a waker that the client calls, a lock that this owner does not
     /// have is [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<ReentrantGuard, LockReentrantError> {
-        // In a panic, too, the drop gives up the attempt that this caller joined.
-        let mut asking = self.join();
-        let (sleeper, waker) = Sleeper::own();
-        loop {
-            match self.owner.advance(&mut asking.caller, How::Thread, &waker) {
-                Poll::Ready(result) => return result.map(|()| ReentrantGuard::new(&self.owner)),
-                Poll::Pending => sleeper.sleep(None),
-            };
+        // Needs no wait, even in a waker.
+        if let Some(taken) = self.owner.take_again()? {
+            return Ok(taken);
         }
+        self.owner.request.client.block_on(self.join())?
     }
 
     /// Returns the future of [`ReentrantLock::lock`], for tasks. Sends nothing before its first poll.
@@ -317,14 +312,27 @@ impl Owner {
         self.state().ok()?.end()
     }
 
-    /// Goes on until the caller has a hold or an error, or must wait for `waker`.
+    /// Takes a hold of a lock that this owner has; `None` without one. Refuses a thread that drives the attempt:
+    /// it would wait for itself.
+    fn take_again(self: &Arc<Self>) -> Result<Option<ReentrantGuard>, LockReentrantError> {
+        loop {
+            let seen = self.see();
+            let mut state = self.state().map_err(AcquireError::Stopped)?;
+            let Some(is_valid) = judge(seen, &state) else { continue };
+            if let OwnerHolds::Acquiring { attempt, .. } = &*state {
+                attempt.attempts.driving.check_outside().map_err(AcquireError::Stopped)?;
+            }
+            let taken = state.take_again(|_| is_valid).transpose()?;
+            return Ok(taken.map(|()| ReentrantGuard::new(self)));
+        }
+    }
+
+    /// Goes on until the caller has a hold or an error, or must wait for its waker.
     fn advance(
         &self,
         caller: &mut Caller,
-        how: How<'_>,
-        waker: &Waker,
+        context: &mut Context<'_>,
     ) -> Poll<Result<(), LockReentrantError>> {
-        let shared = self.request.client.shared();
         loop {
             let seen = self.see();
             let mut state = self.state().map_err(AcquireError::Stopped)?;
@@ -341,29 +349,26 @@ impl Owner {
             if let Some(taken) = state.take_again(|_| is_valid) {
                 return Poll::Ready(taken);
             }
-            if let How::Thread = how {
-                // Checked before the caller joins: its own mistake is no answer for the others.
-                check_may_wait(shared, &state).map_err(AcquireError::Stopped)?;
-            }
-            let (attempts, pending) = self.join(&mut state, caller, waker, matches!(how, How::Thread));
+            let (attempts, pending) = self.join(&mut state, caller, context.waker());
             let Some(mut pending) = pending else { return Poll::Pending };
-            // Read with the state locked. A thread that joins from here on finds no attempt to drive, and
-            // raises the count.
+            // Read with the state locked. A caller that joins or is woken from here on finds no attempt to drive.
             let change_count = attempts.change_count.load(Ordering::SeqCst);
             drop(state);
             // Polled without the state locked: the poll may wake other tasks, which may do anything.
-            let its_waker = Waker::from(attempts.clone());
+            // A single caller is woken directly. Another one that joins raises the count, or polls the attempt.
+            let its_waker = match attempts.has_one_caller() {
+                true => context.waker().clone(),
+                false => Waker::from(attempts.clone()),
+            };
             let stand_in = StandIn { owner: self, attempts: &attempts };
-            let polled = attempts.driving.run(|| match how {
-                How::Thread => pending.resolve(how),
-                How::Task(_) => pending.resolve(How::Task(&its_waker)),
-            });
+            let its_context = &mut Context::from_waker(&its_waker);
+            let polled = attempts.driving.run(|| Pin::new(&mut pending).poll(its_context));
             std::mem::forget(stand_in);
             match polled {
                 Poll::Ready(result) => self.finish(&attempts, result),
                 Poll::Pending => {
                     self.put_back(pending);
-                    // A caller that came or was woken in the meantime found no attempt to drive.
+                    // A caller that has joined or was woken in the meantime found no attempt to drive.
                     if attempts.change_count.load(Ordering::SeqCst) != change_count {
                         attempts.wake_by_ref();
                     }
@@ -380,7 +385,6 @@ impl Owner {
         state: &mut OwnerHolds,
         caller: &mut Caller,
         waker: &Waker,
-        is_thread: bool,
     ) -> (Arc<Attempts>, Option<Acquire<'static>>) {
         let wait_until = caller.wait_until(&self.request);
         if !matches!(state, OwnerHolds::Acquiring { .. }) {
@@ -394,7 +398,7 @@ impl Owner {
         };
         caller.joined.get_or_insert_with(|| attempts.clone());
         // Registered first: if cloning the waker panics, the acquisition stays in place.
-        attempts.register(waker, is_thread);
+        attempts.register(waker);
         (attempts.clone(), pending.take())
     }
 
@@ -475,16 +479,6 @@ fn judge(seen: Option<Seen>, state: &OwnerHolds) -> Option<bool> {
     }
 }
 
-/// Refuses a thread that would wait for itself: inside a waker of the client, or of the attempt that it
-/// drives.
-fn check_may_wait(shared: &Shared, state: &OwnerHolds) -> Result<(), Stopped> {
-    shared.waking.check_outside()?;
-    match state {
-        OwnerHolds::Acquiring { attempt, .. } => attempt.attempts.driving.check_outside(),
-        _ => Ok(()),
-    }
-}
-
 /// Runs if the caller that drives the attempt panics: prepares a new acquisition for the other callers.
 struct StandIn<'a> {
     owner: &'a Owner,
@@ -505,8 +499,7 @@ impl Future for LockReentrant<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let owner = self.owner;
-        let advanced = owner.advance(&mut self.caller, How::Task(context.waker()), context.waker());
-        advanced.map_ok(|()| ReentrantGuard::new(owner))
+        owner.advance(&mut self.caller, context).map_ok(|()| ReentrantGuard::new(owner))
     }
 }
 

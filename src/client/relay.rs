@@ -72,6 +72,10 @@ impl Relay {
         self.tasks.is_empty()
     }
 
+    pub(super) fn wakers(&self) -> impl Iterator<Item = &Waker> {
+        self.tasks.iter().map(|(waker, _)| waker)
+    }
+
     /// Next task for the loop leader to wake.
     pub(super) fn pop_first(&mut self, now: Instant) -> Option<Waker> {
         if self.until.is_some_and(|until| until <= now) {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::completions::OutcomeKind;
 use super::guard::{Guard, HeldName};
 use super::handle::Client;
-use super::pending::{Ask, How, Pending, ended, submit_all};
+use super::pending::{Ask, Pending, submit_all};
 use super::shared::{Inner, Shared, Stopped};
 use super::trace::AcquireSpan;
 use crate::cancel::{Cancel, Registration};
@@ -72,7 +72,7 @@ impl Client {
     /// # }
     /// ```
     pub fn lock_owned<'n>(&self, name: impl Into<LockName<'n>>) -> LockRequest<'static> {
-        LockRequest::new(Cow::Owned(self.clone()), name.into().into_shared().into())
+        LockRequest::new(Cow::Owned(self.clone()), name.into().into_owned())
     }
 
     /// Starts to acquire several independent locks, with one write for each master. Each [`Acquire`] has its
@@ -157,7 +157,7 @@ impl<'a> LockRequest<'a> {
         self.wait(Duration::ZERO).acquire_async()
     }
 
-    request_methods!('a);
+    request_methods!('a, Registration::new);
     fair_method!(options);
     auto_extend_method!(options);
 
@@ -165,7 +165,7 @@ impl<'a> LockRequest<'a> {
     pub fn into_owned(self) -> LockRequest<'static> {
         LockRequest {
             client: Cow::Owned(self.client.into_owned()),
-            resource: self.resource.into_shared().into(),
+            resource: self.resource.into_owned(),
             options: self.options,
             label: self.label.map(|label| Cow::Owned(label.into_owned())),
             cancel: self.cancel,
@@ -183,7 +183,7 @@ impl<'a> LockRequest<'a> {
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
 pub struct Acquire<'a> {
-    pub(super) pending: Pending<LockRequest<'a>>,
+    pending: Pending<LockRequest<'a>>,
     span: AcquireSpan,
 }
 
@@ -194,7 +194,10 @@ impl Acquire<'_> {
     /// # Errors
     /// As [`LockRequest::acquire`].
     pub fn block(mut self) -> Result<Guard, AcquireError> {
-        ended(self.resolve(How::Thread))
+        match self.resolve(|pending| Poll::Ready(pending.wait())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => unreachable!("a thread waits until it is over"),
+        }
     }
 
     /// Returns the error with which the acquisition would end now, for a program that shows why it waits.
@@ -207,11 +210,14 @@ impl Acquire<'_> {
         shared.peek(|inner| inner.driver.engine.last_failure(inner.now(), op)).flatten()
     }
 
-    /// Waits for the result on this thread, or polls it for a task.
-    pub(super) fn resolve(&mut self, how: How<'_>) -> Poll<Result<Guard, AcquireError>> {
+    /// Waits for the result on this thread, or polls it for a task, within the span of the acquisition.
+    fn resolve(
+        &mut self,
+        ask: impl FnOnce(&mut Pending<LockRequest<'_>>) -> Poll<Result<Guard, AcquireError>>,
+    ) -> Poll<Result<Guard, AcquireError>> {
         self.open_span();
         let Self { pending, span } = self;
-        let mut result = span.within(|| pending.resolve(how));
+        let mut result = span.within(|| ask(pending));
         let LockRequest { resource, options, .. } = pending.ask();
         match &mut result {
             Poll::Ready(Ok(guard)) => {
@@ -224,7 +230,7 @@ impl Acquire<'_> {
         result
     }
 
-    pub(super) fn open_span(&mut self) {
+    fn open_span(&mut self) {
         let LockRequest { resource, options, .. } = self.pending.ask();
         self.span.open(resource.as_bytes(), options.mode);
     }
@@ -251,7 +257,7 @@ impl Future for Acquire<'_> {
     type Output = Result<Guard, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.resolve(How::Task(context.waker()))
+        self.resolve(|pending| pending.poll_with(context.waker()))
     }
 }
 

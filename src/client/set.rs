@@ -7,29 +7,22 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::completions::OutcomeKind;
-use super::guard::{Extend, Guard, Release};
-use super::handle::Client;
-use super::loss::{self, LockEnd, Lost};
-use super::pending::{Ask, How, Pending, ended};
-use super::request::{Acquire, LockRequest};
-use super::shared::{Inner, Shared, Stopped};
-use crate::cancel::{Cancel, Registration};
 use crate::clock;
+use crate::compose;
 use crate::compose::set_acquisition::{self, Failed, SetAcquisition, SetStep};
-use crate::engine::{OpId, Outcome, Released, Request};
-use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError, SetError};
+use crate::error::{InputError, LeaveError, SetError};
 use crate::limits;
-use crate::lock::{InputError, LockName};
-use crate::options::{
-    Options, WaitPolicy, auto_extend_method, option_methods, request_methods, time_methods,
+use crate::options::{auto_extend_method, option_methods, request_methods, time_methods};
+use crate::{
+    Acquire, AcquireError, Cancel, Client, Extend, ExtendError, Guard, LockEnd, LockName, LockRequest,
 };
+use crate::{Lost, Options, Pause, Release, ReleaseError, Released, WaitPolicy};
 
 /// Request for several locks together; made by [`Client::lock_set`]. Sends nothing before an acquire call.
 #[derive(Debug, Clone)]
@@ -40,7 +33,7 @@ pub struct LockSetRequest {
     names: Vec<Bytes>,
     options: Options,
     label: Option<Cow<'static, str>>,
-    cancel: Option<Registration>,
+    cancel: Option<Cancel>,
 }
 
 /// Acquisition of several locks under way: a future for any executor; made by [`LockSetRequest::acquire_async`].
@@ -68,7 +61,7 @@ impl Drop for AcquireSet {
 enum Asking {
     /// Acquisitions, each with the lock's place among the names.
     Locks(Vec<(usize, Acquire<'static>)>),
-    Pause(Pending<PauseCall>),
+    Pause(Pause),
     Nothing,
 }
 
@@ -105,7 +98,7 @@ impl Client {
 
 impl LockSetRequest {
     time_methods!(options);
-    request_methods!('static);
+    request_methods!('static, Cancel::clone);
     auto_extend_method!(options);
 
     /// Makes one attempt for all locks at once; see [`LockRequest::try_acquire`].
@@ -127,7 +120,9 @@ impl LockSetRequest {
     /// # Errors
     /// As [`LockSetRequest::try_acquire`].
     pub fn acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
-        self.acquire_async().wait()
+        let (client, name) = (self.client.clone(), self.names.first().cloned().unwrap_or_default());
+        let acquired = client.block_on(self.acquire_async());
+        acquired.unwrap_or_else(|error| Err(SetError::new(name, error)))
     }
 
     /// Returns the future of [`LockSetRequest::acquire`], for tasks. [`AcquireSet`] says what dropping it
@@ -139,10 +134,8 @@ impl LockSetRequest {
     fn one(&self, place: usize, wait: Duration) -> LockRequest<'static> {
         // The set counts its own rounds.
         let options = Options { max_attempts: None, wait: Some(wait), ..self.options };
-        let mut request = self.client.lock_owned(self.names[place].clone()).options(options);
-        request.label.clone_from(&self.label);
-        request.cancel.clone_from(&self.cancel);
-        request
+        let request = self.client.lock_owned(self.names[place].clone()).options(options);
+        compose::with_label(request, self.label.as_ref(), self.cancel.as_ref())
     }
 
     fn check(&self) -> Result<(), InputError> {
@@ -164,24 +157,20 @@ impl AcquireSet {
         asking.iter().find_map(|(_, acquire)| acquire.last_failure())
     }
 
-    fn wait(mut self) -> Result<GuardSet, SetError<AcquireError>> {
-        ended(self.advance(How::Thread))
-    }
-
     /// Carries out steps until an answer is missing.
-    fn advance(&mut self, how: How<'_>) -> Poll<Result<GuardSet, SetError<AcquireError>>> {
+    fn advance(&mut self, context: &mut Context<'_>) -> Poll<Result<GuardSet, SetError<AcquireError>>> {
         loop {
             let step = match (&mut self.acquisition, &mut self.asking) {
                 (None, _) => match self.begin() {
                     Ok(step) => step,
                     Err(error) => return Poll::Ready(Err(error)),
                 },
-                (Some(acquisition), Asking::Locks(asking)) => match settle(acquisition, how, asking) {
+                (Some(acquisition), Asking::Locks(asking)) => match settle(acquisition, context, asking) {
                     Some(step) => step,
                     None => return Poll::Pending,
                 },
                 (Some(acquisition), Asking::Pause(pause)) => {
-                    let paused = std::task::ready!(pause.resolve(how));
+                    let paused = std::task::ready!(Pin::new(pause).poll(context));
                     acquisition.paused(clock::now(), paused)
                 }
                 (Some(_), Asking::Nothing) => panic!("polled after it was ready"),
@@ -197,9 +186,11 @@ impl AcquireSet {
                     Asking::Locks(vec![(place, self.request.one(place, wait).acquire_async())])
                 }
                 SetStep::Pause { attempts, took, limit } => {
-                    let LockSetRequest { client, cancel, .. } = &self.request;
-                    let (client, cancel) = (client.clone(), cancel.clone());
-                    Asking::Pause(Pending::new(PauseCall { client, cancel, attempts, took, limit }))
+                    let pause = self.request.client.retry_pause(attempts, took, limit);
+                    Asking::Pause(match &self.request.cancel {
+                        Some(cancel) => pause.cancel_with(cancel),
+                        None => pause,
+                    })
                 }
                 SetStep::Held(guards) => return Poll::Ready(Ok(GuardSet { guards })),
                 SetStep::Failed(Failed { place, error: source }) => {
@@ -213,9 +204,8 @@ impl AcquireSet {
     fn begin(&mut self) -> Result<SetStep<Guard>, SetError<AcquireError>> {
         let LockSetRequest { client, options, .. } = &self.request;
         self.request.check().map_err(|error| SetError::new(Bytes::new(), error.into()))?;
-        let config = client.shared_config().clone();
         let (acquisition, step) =
-            SetAcquisition::begin(clock::now(), config, self.request.names.len(), options);
+            SetAcquisition::begin(clock::now(), client.config(), self.request.names.len(), options);
         self.acquisition = Some(acquisition);
         Ok(step)
     }
@@ -225,12 +215,12 @@ impl AcquireSet {
 /// gives back at once.
 fn settle(
     acquisition: &mut SetAcquisition<Guard>,
-    how: How<'_>,
+    context: &mut Context<'_>,
     asking: &mut Vec<(usize, Acquire<'static>)>,
 ) -> Option<SetStep<Guard>> {
     let mut step = None;
     asking.retain_mut(|(place, acquire)| {
-        let Poll::Ready(result) = acquire.resolve(how) else { return true };
+        let Poll::Ready(result) = Pin::new(acquire).poll(context) else { return true };
         let mut back = Vec::new();
         step = acquisition.answer(clock::now(), *place, result, &mut back, Guard::remaining);
         give_up(back);
@@ -250,50 +240,7 @@ impl Future for AcquireSet {
     type Output = Result<GuardSet, SetError<AcquireError>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.advance(How::Task(context.waker()))
-    }
-}
-
-/// A random pause between two rounds, at least as long as the last round took. The wait's end ends it early.
-#[derive(Debug)]
-pub(super) struct PauseCall {
-    client: Client,
-    cancel: Option<Registration>,
-    attempts: u32,
-    took: Duration,
-    limit: Duration,
-}
-
-impl PauseCall {
-    pub(super) const fn exactly(client: Client, cancel: Option<Registration>, time: Duration) -> Self {
-        // The engine draws no pause below `took`, and `limit` is the upper bound.
-        Self { client, cancel, attempts: 0, took: time, limit: time }
-    }
-}
-
-impl Ask for PauseCall {
-    const OUTCOME: OutcomeKind = OutcomeKind::Pause;
-    const STOPPED: fn(Stopped) -> AcquireError = AcquireError::Stopped;
-    type Answer = ();
-    type Error = AcquireError;
-    type Submitted = ();
-
-    fn shared(&self) -> &Arc<Shared> {
-        self.client.shared()
-    }
-
-    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), AcquireError> {
-        let Self { attempts, took, limit, .. } = *self;
-        let request = Request::Pause { attempts, took, limit };
-        Ok((inner.submit(request).map_err(|_| AcquireError::Overloaded)?, ()))
-    }
-
-    fn answer(&mut self, _: OpId, (): (), _: Outcome) -> Result<(), AcquireError> {
-        Ok(())
-    }
-
-    fn cancellation(&mut self) -> Option<(&mut Registration, AcquireError)> {
-        Some((self.cancel.as_mut()?, AcquireError::Cancelled))
+        self.advance(context)
     }
 }
 
@@ -387,8 +334,13 @@ impl GuardSet {
     /// Calls `callback` at most once, when the first lock is lost or about to be lost; see
     /// [`Guard::on_lost`].
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
-        if let Some(guard) = self.guards.first() {
-            loss::on_lost(guard.client(), self.guards.iter().map(Guard::lock), callback);
+        let callback = Arc::new(Mutex::new(Some(callback)));
+        for guard in &self.guards {
+            let callback = callback.clone();
+            guard.on_lost(move || {
+                let callback = callback.lock().unwrap_or_else(PoisonError::into_inner).take();
+                callback.into_iter().for_each(|callback| callback());
+            });
         }
     }
 

@@ -15,6 +15,7 @@
 //! with the mutex held, and a leader's end is an error for all who wait.
 
 pub(super) mod background;
+mod blocking;
 mod driving;
 mod gather;
 mod inner;
@@ -77,6 +78,8 @@ pub(super) struct Inner {
     poller: Option<Poller>,
     /// The leader's sleep, while it sleeps.
     sleep: Option<Sleep>,
+    /// Wakers of the threads that sleep until a future is ready, and may lead.
+    blocked: Vec<Waker>,
     background: Background,
     /// When releases of dropped guards must be sent, if nothing else is written before.
     linger_until: Option<Instant>,
@@ -160,6 +163,7 @@ impl Shared {
             completions: Completions::default(),
             poller: Some(poller),
             sleep: None,
+            blocked: Vec::new(),
             background: Background {
                 waker,
                 thread: None,
@@ -312,42 +316,21 @@ impl Shared {
         };
         // A task may have waited for the outcome before. Its waker is dropped after the mutex is released.
         let _replaced = inner.completions.stop_waiting(completion);
-        let mut inner = self.wait_for_any(inner, cancel, &[completion])?;
+        let mut inner = self.wait_for(inner, cancel, completion)?;
         let outcome = inner.completions.take(completion);
         self.leave(inner);
         Ok(outcome)
     }
 
-    /// Blocks this thread until one of these outcomes has come, and returns its index; the call itself fetches
-    /// the outcome. `None` if the calls are cancelled before.
-    pub(super) fn wait_for_first(
-        &self,
-        cancel: Option<&Cancel>,
-        completions: &[CompletionToken],
-    ) -> Result<Option<usize>, Stopped> {
-        let _guard = self.guard();
-        let mut inner = self.enter_to_wait(OutcomeKind::Acquire)?;
-        inner.background.is_favoured = false;
-        // As in [`Shared::wait`].
-        let waiting = completions.iter();
-        let _replaced: Vec<_> = waiting.filter_map(|it| inner.completions.stop_waiting(*it)).collect();
-        let inner = self.wait_for_any(inner, cancel, completions)?;
-        let first = completions.iter().position(|it| inner.completions.is_done(*it));
-        self.leave(inner);
-        Ok(first)
-    }
-
-    /// Leads or sleeps until one of these outcomes has come, or the calls are cancelled.
-    fn wait_for_any<'a>(
+    /// Leads or sleeps until this outcome has come, or the call is cancelled.
+    fn wait_for<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
         cancel: Option<&Cancel>,
-        completions: &[CompletionToken],
+        completion: CompletionToken,
     ) -> Result<MutexGuard<'a, Inner>, Stopped> {
-        let is_done = |inner: &Inner| {
-            completions.iter().any(|it| inner.completions.is_done(*it))
-                || cancel.is_some_and(Cancel::is_cancelled)
-        };
+        let is_done =
+            |inner: &Inner| inner.completions.is_done(completion) || cancel.is_some_and(Cancel::is_cancelled);
         while !is_done(&inner) {
             if let Some(poller) = inner.poller.take() {
                 inner = self.lead(inner, poller, None, is_done)?;
@@ -358,13 +341,11 @@ impl Shared {
                 break;
             }
             let (sleeper, waker) = Sleeper::own();
-            completions.iter().for_each(|it| inner.completions.wait_as_thread(*it, waker.clone()));
+            inner.completions.wait_as_thread(completion, waker);
             self.leave(inner);
             sleeper.sleep(None);
             inner = self.lock();
-            for completion in completions {
-                inner.completions.stop_waiting(*completion);
-            }
+            inner.completions.stop_waiting(completion);
             // An outcome that came before the end of a drain is still handed out.
             if let Some(why) = &inner.stopped
                 && !(inner.is_drained && is_done(&inner))
@@ -413,7 +394,7 @@ impl Shared {
         }
         // Dropped after the mutex is released, as the drop may run foreign code.
         let _replaced = inner.completions.wait_as_task(completion, waker);
-        inner.background.is_favoured = true;
+        inner.background.is_favoured |= !inner.is_collecting();
         if is_new {
             inner.gathering.remove_one();
             inner.write_for_task();

@@ -10,27 +10,18 @@ use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::completions::{CompletionToken, OutcomeKind};
-use super::guard::{Guard, Release};
-use super::handle::Client;
-use super::pending::{Ask, How, Pending, ended};
-use super::request::{Acquire, LockRequest};
-use super::set::PauseCall;
-use super::shared::{Inner, Shared, Stopped};
-use crate::cancel::{Cancel, Registration};
 use crate::clock;
+use crate::compose;
 use crate::compose::slot_acquisition::{self, SlotAcquisition, SlotStep};
-use crate::engine::{OpId, Outcome, Released, Request, SlotLook};
-use crate::error::{AcquireError, ReleaseError};
-use crate::lock::{LockName, Resource};
-use crate::options::{Options, auto_extend_method, option_methods, request_methods, time_methods};
-use crate::pool::{door_name, slot_name};
+use crate::engine::Resource;
+use crate::options::{auto_extend_method, option_methods, request_methods, time_methods};
+use crate::{Acquire, AcquireError, Cancel, Client, FreeSlots, Guard, LockName, LockRequest};
+use crate::{Options, Pause, Release, ReleaseError, Released};
 
 /// Request for one of several slots; made by [`Client::slots`]. Sends nothing before an acquire call. Owns
 /// its data: it can be stored, sent to another thread and spawned.
@@ -42,7 +33,7 @@ pub struct SlotsRequest {
     count: u32,
     options: Options,
     label: Option<Cow<'static, str>>,
-    cancel: Option<Registration>,
+    cancel: Option<Cancel>,
 }
 
 impl Client {
@@ -75,7 +66,7 @@ impl Client {
 
 impl SlotsRequest {
     time_methods!(options);
-    request_methods!('static);
+    request_methods!('static, Cancel::clone);
     auto_extend_method!(options);
 
     /// Tries to get a slot without waiting: one attempt, and up to three more if other callers are faster at
@@ -103,8 +94,8 @@ impl SlotsRequest {
     /// # Errors
     /// As [`SlotsRequest::try_acquire`].
     pub fn acquire(self) -> Result<SlotGuard, AcquireError> {
-        self.client.shared().waking.check_outside().map_err(AcquireError::Stopped)?;
-        ended(self.acquire_async().advance(How::Thread))
+        let client = self.client.clone();
+        client.block_on(self.acquire_async())?
     }
 
     /// Returns the future of [`SlotsRequest::acquire`], for tasks. [`AcquireSlot`] says what dropping it
@@ -114,24 +105,31 @@ impl SlotsRequest {
     }
 
     /// Returns the request for one of the pool's locks.
-    fn lock(&self, name: Bytes, options: Options) -> LockRequest<'static> {
-        let (client, name) = (Cow::Owned(self.client.clone()), LockName::of_pool(name));
-        let mut request = LockRequest::new(client, name).options(options);
-        request.label.clone_from(&self.label);
-        request.cancel.clone_from(&self.cancel);
-        request
+    fn lock(&self, name: LockName<'static>, options: Options) -> LockRequest<'static> {
+        let request = self.client.lock_owned(name).options(options);
+        compose::with_label(request, self.label.as_ref(), self.cancel.as_ref())
     }
 
     fn slot(&self, slot: u32, wait: Duration) -> (u32, Acquire<'static>) {
         // The acquisition counts its own tries.
         let options = Options { max_attempts: None, wait: Some(wait), ..self.options };
-        (slot, self.lock(slot_name(&self.pool, slot), options).acquire_async())
+        (slot, self.lock(LockName::of_slot(&self.pool, slot), options).acquire_async())
     }
 
-    fn look(&self, from: u32) -> Pending<LookCall> {
-        let Self { client, pool, count, cancel, .. } = self;
-        let (client, pool, cancel) = (client.clone(), pool.clone(), cancel.clone());
-        Pending::new(LookCall { client, pool, count: *count, from, cancel })
+    fn look(&self, from: u32) -> FreeSlots {
+        let look = self.client.free_slots(self.pool.clone(), self.count, from);
+        match &self.cancel {
+            Some(cancel) => look.cancel_with(cancel),
+            None => look,
+        }
+    }
+
+    fn pause(&self, time: Duration) -> Pause {
+        let pause = self.client.pause(time);
+        match &self.cancel {
+            Some(cancel) => pause.cancel_with(cancel),
+            None => pause,
+        }
     }
 }
 
@@ -152,17 +150,16 @@ pub struct AcquireSlot {
 enum Asking {
     Slots(AskingSlots),
     Door(Acquire<'static>),
-    Pause(Pending<PauseCall>),
+    Pause(Pause),
     Nothing,
 }
 
 /// Requested slots, and a search for free slots.
 #[derive(Debug)]
 struct AskingSlots {
-    /// Cancels these requests.
-    cancel: Option<Registration>,
     slots: Vec<(u32, Acquire<'static>)>,
-    look: Option<Pending<LookCall>>,
+    look: Option<FreeSlots>,
+    is_sent: bool,
 }
 
 impl AcquireSlot {
@@ -174,7 +171,7 @@ impl AcquireSlot {
     }
 
     /// Carries out steps until an answer is missing.
-    fn advance(&mut self, how: How<'_>) -> Poll<Result<SlotGuard, AcquireError>> {
+    fn advance(&mut self, context: &mut Context<'_>) -> Poll<Result<SlotGuard, AcquireError>> {
         loop {
             let step = match (&mut self.acquisition, &mut self.asking) {
                 (None, _) => match self.begin() {
@@ -182,14 +179,14 @@ impl AcquireSlot {
                     Err(error) => return Poll::Ready(Err(error)),
                 },
                 (Some(acquisition), Asking::Slots(asking)) => {
-                    std::task::ready!(asking.resolve(acquisition, self.request.client.shared(), how))
+                    std::task::ready!(asking.resolve(acquisition, &self.request.client, context))
                 }
                 (Some(acquisition), Asking::Door(door)) => {
-                    let door = std::task::ready!(door.resolve(how));
+                    let door = std::task::ready!(Pin::new(door).poll(context));
                     acquisition.entered(clock::now(), door)
                 }
                 (Some(acquisition), Asking::Pause(pause)) => {
-                    let paused = std::task::ready!(pause.resolve(how));
+                    let paused = std::task::ready!(Pin::new(pause).poll(context));
                     acquisition.paused(clock::now(), paused)
                 }
                 (Some(_), Asking::Nothing) => panic!("polled after it was ready"),
@@ -200,20 +197,17 @@ impl AcquireSlot {
             let request = &self.request;
             self.asking = match step {
                 SlotStep::Try { slot, from } => {
-                    self.ask(vec![request.slot(slot, Duration::ZERO)], Some(request.look(from)))
+                    AskingSlots::begin([request.slot(slot, Duration::ZERO)], Some(request.look(from)))
                 }
                 SlotStep::Stand(slots, wait) => {
-                    self.ask(slots.into_iter().map(|slot| request.slot(slot, wait)).collect(), None)
+                    AskingSlots::begin(slots.into_iter().map(|slot| request.slot(slot, wait)), None)
                 }
-                SlotStep::Look(from) => self.ask(Vec::new(), Some(request.look(from))),
+                SlotStep::Look(from) => AskingSlots::begin([], Some(request.look(from))),
                 SlotStep::Enter(left) => {
                     let options = slot_acquisition::door_options(request.client.config(), left);
-                    Asking::Door(request.lock(door_name(&request.pool), options).acquire_async())
+                    Asking::Door(request.lock(LockName::of_door(&request.pool), options).acquire_async())
                 }
-                SlotStep::Pause(time) => {
-                    let SlotsRequest { client, cancel, .. } = request;
-                    Asking::Pause(Pending::new(PauseCall::exactly(client.clone(), cancel.clone(), time)))
-                }
+                SlotStep::Pause(time) => Asking::Pause(request.pause(time)),
                 SlotStep::Held(slot, guard) => {
                     self.leave_door();
                     return Poll::Ready(Ok(SlotGuard { guard, slot, pool: self.request.pool.clone() }));
@@ -239,19 +233,6 @@ impl AcquireSlot {
         Ok(step)
     }
 
-    /// Submits all requests with one write for each master.
-    fn ask(&self, mut slots: Vec<(u32, Acquire<'static>)>, mut look: Option<Pending<LookCall>>) -> Asking {
-        slots.iter_mut().for_each(|(_, slot)| slot.open_span());
-        // If the client has stopped, each call reports it.
-        let _ = self.request.client.shared().with(|inner| {
-            let start = clock::now();
-            slots.iter_mut().for_each(|(_, slot)| slot.pending.submit(inner));
-            look.iter_mut().for_each(|look| look.submit(inner));
-            inner.write_batch(start);
-        });
-        Asking::Slots(AskingSlots { cancel: self.request.cancel.clone(), slots, look })
-    }
-
     /// Releases the door at once, for the next waiter.
     fn leave_door(&mut self) {
         // The acquisition stays, so that a poll after the end does not begin another.
@@ -261,71 +242,41 @@ impl AcquireSlot {
 }
 
 impl AskingSlots {
-    /// Takes answers until there is a next step.
+    fn begin(slots: impl IntoIterator<Item = (u32, Acquire<'static>)>, look: Option<FreeSlots>) -> Asking {
+        Asking::Slots(Self { slots: slots.into_iter().collect(), look, is_sent: false })
+    }
+
+    /// Takes answers until there is a next step. Sends all requests with one write for each master.
     fn resolve(
         &mut self,
         acquisition: &mut SlotAcquisition<Guard>,
-        shared: &Arc<Shared>,
-        how: How<'_>,
+        client: &Client,
+        context: &mut Context<'_>,
     ) -> Poll<SlotStep<Guard>> {
-        if let How::Task(waker) = how {
-            return self.poll(acquisition, waker);
+        if std::mem::replace(&mut self.is_sent, true) {
+            return self.poll(acquisition, context);
         }
-        loop {
-            let is_cancelled =
-                self.cancel.as_mut().is_some_and(|cancel| cancel.register(&shared.thread_waker()));
-            let cancel = self.cancel.as_ref().map(Registration::handle);
-            // The answers may come in any order.
-            let first = self
-                .tokens()
-                .filter(|_| !is_cancelled)
-                .and_then(|tokens| shared.wait_for_first(cancel, &tokens).ok().flatten());
-            let step = match first {
-                Some(place) => self.take(acquisition, place),
-                // A call was refused, the client has stopped, or the handle has cancelled all calls: each
-                // call's answer says so.
-                None => match self.poll(acquisition, Waker::noop()) {
-                    Poll::Ready(step) => Some(step),
-                    Poll::Pending => None,
-                },
-            };
-            if let Some(step) = step {
-                return Poll::Ready(step);
-            }
-        }
+        client.batch(|| self.poll(acquisition, context))
     }
 
-    /// Tokens of the slots, then of the search; `None` if a call has its answer.
-    fn tokens(&self) -> Option<Vec<CompletionToken>> {
-        let slots = self.slots.iter().map(|(_, acquire)| acquire.pending.token());
-        slots.chain(self.look.as_ref().map(Pending::token)).collect()
-    }
-
-    /// Takes the answer, which has arrived, of the call at this place among the tokens.
-    fn take(&mut self, acquisition: &mut SlotAcquisition<Guard>, place: usize) -> Option<SlotStep<Guard>> {
-        if place < self.slots.len() {
-            let (slot, mut acquire) = self.slots.remove(place);
-            return acquisition.tried(clock::now(), slot, ended(acquire.resolve(How::Thread)));
-        }
-        let looked = self.look.take()?.wait();
-        acquisition.looked(clock::now(), looked)
-    }
-
-    fn poll(&mut self, acquisition: &mut SlotAcquisition<Guard>, waker: &Waker) -> Poll<SlotStep<Guard>> {
-        let how = How::Task(waker);
+    fn poll(
+        &mut self,
+        acquisition: &mut SlotAcquisition<Guard>,
+        context: &mut Context<'_>,
+    ) -> Poll<SlotStep<Guard>> {
         let mut next = None;
         self.slots.retain_mut(|(slot, acquire)| {
             // The drop of the step gives up the slots behind the first granted one.
             if next.is_some() {
                 return true;
             }
-            let Poll::Ready(answer) = acquire.resolve(how) else { return true };
+            let Poll::Ready(answer) = Pin::new(acquire).poll(context) else { return true };
             next = acquisition.tried(clock::now(), *slot, answer);
             false
         });
         if next.is_none()
             && let Some(look) = &mut self.look
-            && let Poll::Ready(looked) = look.resolve(how)
+            && let Poll::Ready(looked) = Pin::new(look).poll(context)
         {
             self.look = None;
             next = acquisition.looked(clock::now(), looked);
@@ -338,45 +289,7 @@ impl Future for AcquireSlot {
     type Output = Result<SlotGuard, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.advance(How::Task(context.waker()))
-    }
-}
-
-/// Search for free slots.
-#[derive(Debug)]
-struct LookCall {
-    client: Client,
-    pool: Bytes,
-    count: u32,
-    from: u32,
-    cancel: Option<Registration>,
-}
-
-impl Ask for LookCall {
-    const OUTCOME: OutcomeKind = OutcomeKind::FreeSlots;
-    const STOPPED: fn(Stopped) -> AcquireError = AcquireError::Stopped;
-    type Answer = SlotLook;
-    type Error = AcquireError;
-    type Submitted = ();
-
-    fn shared(&self) -> &Arc<Shared> {
-        self.client.shared()
-    }
-
-    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), AcquireError> {
-        let (pool, count, from) = (Resource::new(&self.pool)?, self.count, self.from);
-        Ok((inner.submit(Request::FreeSlots { pool, count, from })?, ()))
-    }
-
-    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<SlotLook, AcquireError> {
-        match outcome {
-            Outcome::FreeSlots(look) => Ok(look),
-            _ => unreachable!("a look is answered by its own outcome"),
-        }
-    }
-
-    fn cancellation(&mut self) -> Option<(&mut Registration, AcquireError)> {
-        Some((self.cancel.as_mut()?, AcquireError::Cancelled))
+        self.advance(context)
     }
 }
 

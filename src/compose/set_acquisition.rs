@@ -14,6 +14,7 @@
 //! Shoshani, "System Deadlocks", 1971). No caller ever gets a part of its set, nor a set past its deadline.
 //! The module has no connections and no clock, so the simulator takes the same steps as a [`crate::Client`].
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,8 @@ use crate::options::Options;
 /// Acquisition of a set. A lock is known by its place among the sorted names; `L` is a held lock.
 #[derive(Debug)]
 pub struct SetAcquisition<L> {
-    config: Arc<Config>,
+    /// Names of the masters.
+    labels: Vec<Arc<str>>,
     count: usize,
     min_validity: Duration,
     /// The last attempt may begin until then.
@@ -100,10 +102,16 @@ impl<L> SetAcquisition<L> {
     /// Begins to acquire `count` locks. The wait and the largest number of attempts apply to rounds of the
     /// whole set. At hand-out, each lock must have more validity left than `min_validity`; other options
     /// apply to each lock.
-    pub fn begin(now: Instant, config: Arc<Config>, count: usize, options: &Options) -> (Self, SetStep<L>) {
+    pub fn begin(
+        now: Instant,
+        config: impl Borrow<Config>,
+        count: usize,
+        options: &Options,
+    ) -> (Self, SetStep<L>) {
+        let config: &Config = config.borrow();
         let wait = options.wait_or_default(config.max_ttl);
         let mut acquisition = Self {
-            config,
+            labels: config.labels.clone(),
             count,
             min_validity: options.min_validity,
             max_rounds: options.max_attempts.unwrap_or(u32::MAX),
@@ -265,7 +273,7 @@ impl<L> SetAcquisition<L> {
     }
 
     fn expired(&self, now: Instant, since: Instant) -> AcquireError {
-        let votes = self.config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
+        let votes = self.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
         let report = Report { votes, ..Report::new(Round::Acquire, Bytes::new()) };
         let took = now.saturating_duration_since(since);
         AcquireError::Expired(Box::new(Denial { attempts: 1, took, ..Denial::new(report) }))

@@ -41,8 +41,10 @@ pub enum AcquireError {
 }
 
 impl AcquireError {
-    /// Whether another attempt would fail too.
-    pub(crate) const fn is_final(&self) -> bool {
+    /// Returns whether another attempt would fail, too: the client has stopped or is overloaded, the handle was
+    /// cancelled, or the request is wrong.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
         matches!(self, Self::Input(_) | Self::Stopped(_) | Self::Overloaded | Self::Cancelled)
     }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::input_error::InputError;
 use super::resource::Resource;
+use crate::pool;
 
 /// Name of a lock. Every call of [`Client`](crate::Client) and [`Redlock`](crate::Redlock) takes an
 /// `impl Into<LockName>`: borrowed bytes of any kind, or owned bytes that the request keeps.
@@ -56,9 +57,17 @@ enum Kept<'a> {
 }
 
 impl<'a> LockName<'a> {
-    /// The name of a pool's slot or door, which no other lock may have.
-    pub(crate) const fn of_pool(name: Bytes) -> Self {
-        Self(Kept::OfPool(name))
+    /// Returns the name of the lock for this slot of a pool; see [`pool::slot_name`]. No other lock can have
+    /// it.
+    #[must_use]
+    pub fn of_slot(pool: &[u8], slot: u32) -> LockName<'static> {
+        LockName(Kept::OfPool(pool::slot_name(pool, slot)))
+    }
+
+    /// Returns the name of the lock that only the first waiter of a pool holds; see [`pool::door_name`].
+    #[must_use]
+    pub fn of_door(pool: &[u8]) -> LockName<'static> {
+        LockName(Kept::OfPool(pool::door_name(pool)))
     }
 
     /// Checks the name of a lock to be acquired.
@@ -83,6 +92,15 @@ impl<'a> LockName<'a> {
             Kept::Borrowed(_) => None,
             Kept::Shared(name) | Kept::OfPool(name) => Some(name),
         }
+    }
+
+    /// The same name without a borrow. A borrowed name is copied.
+    pub(crate) fn into_owned(self) -> LockName<'static> {
+        LockName(match self.0 {
+            Kept::Borrowed(name) => Kept::Shared(Bytes::copy_from_slice(name)),
+            Kept::Shared(name) => Kept::Shared(name),
+            Kept::OfPool(name) => Kept::OfPool(name),
+        })
     }
 
     pub(crate) fn into_shared(self) -> Bytes {

@@ -17,9 +17,9 @@ use crate::limits;
 pub(super) struct Attempts {
     answers: Mutex<Answers>,
     pub(super) wakers: Mutex<Vec<Waker>>,
-    /// Rises when callers are woken, and when a thread joins.
+    /// Rises when a caller joins, and when callers are woken.
     pub(super) change_count: AtomicU64,
-    /// Marks the thread that polls the attempt or waits with it.
+    /// Marks the thread that polls the attempt.
     pub(super) driving: Inside,
 }
 
@@ -90,14 +90,17 @@ impl Attempts {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn register(&self, waker: &Waker, is_thread: bool) {
+    pub(super) fn register(&self, waker: &Waker) {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         if !wakers.iter().any(|other| other.will_wake(waker)) {
             wakers.push(waker.clone());
-        }
-        if is_thread {
             self.change_count.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    /// Whether the caller that has just registered is the only one that waits.
+    pub(super) fn has_one_caller(&self) -> bool {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner).len() == 1
     }
 }
 

@@ -50,7 +50,12 @@ impl Gathering {
 
     /// Notes that a caller has made a request.
     pub(super) fn remove_one(&mut self) {
-        self.set(self.returning.load(Ordering::Relaxed).saturating_sub(1));
+        self.remove(1);
+    }
+
+    /// Notes that this many callers have returned.
+    pub(super) fn remove(&mut self, caller_count: usize) {
+        self.set(self.returning.load(Ordering::Relaxed).saturating_sub(caller_count));
     }
 
     /// Writers hold the client's mutex, so a plain store is enough. A leader that gathers only reads.

@@ -97,7 +97,11 @@ impl Inner {
     pub(super) fn wants_background(&self) -> bool {
         match self.drive_in_time() {
             Some(drive) => drive.has_unsent && !drive.is_watched,
-            None => self.background.is_favoured || self.completions.task_count() > 0,
+            None => {
+                // A thread that waits for a future waits as a task, and leads by itself.
+                let is_awaited = self.completions.task_count() > 0 && self.blocked.is_empty();
+                self.background.is_favoured || is_awaited
+            }
         }
     }
 
@@ -152,6 +156,9 @@ impl Inner {
             self.flush();
             return self.wake_late_leader();
         }
+        if self.is_collecting() {
+            return;
+        }
         if self.poller.is_none() {
             return self.write_beside_leader();
         }
@@ -205,7 +212,7 @@ impl Inner {
         if self.poller.is_none() {
             return [None, None];
         }
-        if let Some(thread) = self.completions.sleeping_thread() {
+        if let Some(thread) = self.completions.sleeping_thread().or_else(|| self.blocked.last().cloned()) {
             return [Some(thread), None];
         }
         let (late_at, look_at) = (self.now() + limits::DRIVE_LATE, Some(self.look_at(self.last_turn)));
@@ -224,7 +231,8 @@ impl Inner {
         }
         let is_late = |until| is_before(at, until);
         let is_woken = |until| self.wants_background() || self.is_closing || is_late(until);
-        let keeper = self.background.sleeps_until.is_some_and(is_woken).then(|| {
+        let is_woken = self.background.sleeps_until.is_some_and(is_woken) && !self.is_collecting();
+        let keeper = is_woken.then(|| {
             self.background.sleeps_until = None;
             self.background.keeper().clone()
         });

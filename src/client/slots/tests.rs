@@ -3,11 +3,13 @@
 //! The test turns the client's event loop itself, and polls a task only after it was woken.
 #![cfg(unix)]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Wake;
+use std::task::{Wake, Waker};
 
 use super::*;
 use crate::client::Drive;
+use crate::client::shared::Inner;
 use crate::config::tests::of_double;
 use crate::lock::MasterId;
 use redlatch_support::PATIENCE;
@@ -149,15 +151,23 @@ fn a_try_goes_on_behind_the_answer_to_its_look() {
     let mut task = slots(&stage.client).acquire_async();
     let Ok(SlotStep::Try { slot, from }) = task.begin() else { panic!("it begins with a try") };
     // The other client holds this slot, so the try waits.
-    let (slots, look) = (vec![task.request.slot(slot, LONG)], Some(task.request.look(from)));
-    let Asking::Slots(mut asking) = task.ask(slots, look) else { panic!("slots are asked for") };
-    let tokens = asking.tokens().expect("none has its answer");
-    assert_eq!(tokens.len(), 2, "both are sent with one write");
-    let is_done = |stage: &Stage| stage.client.shared().peek(|inner| inner.completions.is_done(tokens[1]));
-    stage.turn_until("the look has its answer", |stage| is_done(stage) == Some(true));
+    let (slots, look) = ([task.request.slot(slot, LONG)], Some(task.request.look(from)));
+    let Asking::Slots(mut asking) = AskingSlots::begin(slots, look) else { panic!("slots are asked for") };
     let acquisition = task.acquisition.as_mut().expect("it has begun");
+    let mut poll = |asking: &mut AskingSlots| {
+        asking.resolve(acquisition, &stage.client, &mut Context::from_waker(Waker::noop()))
+    };
+    assert!(poll(&mut asking).is_pending());
+    let waiting_count = |stage: &Stage| stage.client.shared().peek(|inner| inner.completions.waiting_count());
+    assert_eq!(waiting_count(&stage), Some(2));
+    let drive = &mut stage.drive;
+    let start = clock::now();
+    while stage.client.shared().peek(|inner| inner.completions.waiting_count()) != Some(1) {
+        assert!(clock::now() - start < PATIENCE, "the look has no answer");
+        drive.turn(Waker::noop()).expect("the client lives");
+    }
     for _ in 0..2 {
-        assert!(asking.poll(acquisition, Waker::noop()).is_pending());
+        assert!(poll(&mut asking).is_pending());
     }
     drop((asking, task));
     stage.await_nothing_left();

@@ -1,5 +1,7 @@
 //! A client without masters: what its threads do, and what they leave to each other.
 
+use std::future::poll_fn;
+
 use super::super::background::BackgroundAct;
 use super::*;
 
@@ -42,6 +44,35 @@ fn many_requests_of_tasks_do_not_wait_for_the_leader() {
     assert!(inner.sleep.take().is_some_and(|sleep| sleep.is_woken));
     drop(inner);
     drop(poller);
+}
+
+#[test]
+fn blocked_thread_wakes_no_other_between_answers() {
+    let shared = alone();
+    let pause = |inner: &mut Inner, took| {
+        let op = inner.submit(Request::Pause { attempts: 0, took, limit: took }).expect("room");
+        inner.completions.expect(op, OutcomeKind::Pause)
+    };
+    let mut tokens = Vec::new();
+    let both = poll_fn(|context| {
+        if tokens.is_empty() {
+            for ms in [1, 5] {
+                let ask = |inner: &mut Inner| {
+                    tokens.push(pause(inner, Duration::from_millis(ms)));
+                    tokens.last().copied()
+                };
+                assert!(shared.poll(context.waker(), true, ask).is_pending());
+            }
+            // The background thread sleeps from here on.
+            shared.background.sleep(Some(clock::now()));
+            shared.lock().background.sleeps_until = Some(None);
+            return Poll::Pending;
+        }
+        assert!(!shared.background.sleep(Some(clock::now())), "this thread leads again");
+        tokens.retain(|token| shared.poll(context.waker(), false, |_| Some(*token)).is_pending());
+        if tokens.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    });
+    shared.block_on(both).expect("no waker");
 }
 
 #[test]
@@ -257,7 +288,7 @@ fn thread_drops_wakers_outside_the_mutex() {
     drop(inner);
     drop(waiter);
     let its = shared.clone();
-    let waiting = thread::spawn(move || its.wait_for_first(None, &[completion]).is_err());
+    let waiting = thread::spawn(move || its.wait(OutcomeKind::Acquire, None, |_| Some(completion)).is_err());
     let start = clock::now();
     while shared.lock().completions.thread_count() == 0 {
         assert!(clock::now() - start < PATIENCE, "it does not wait");

@@ -383,18 +383,12 @@ fn calls() -> String {
         let op = inner.submit(Request::Inspect { resource: name }).expect("room");
         Some(inner.completions.expect(op, OutcomeKind::Inspect))
     };
-    let first = |shared: &Shared| {
-        let token = ask(&mut shared.lock()).expect("it is asked");
-        shared.wait_for_first(None, &[token]).expect("it goes on");
-        assert!(shared.poll(Waker::noop(), false, |_| Some(token)).is_ready());
-    };
     type Call<'a> = &'a dyn Fn(&Shared);
-    let calls: [(&str, Call<'_>); 5] = [
+    let calls: [(&str, Call<'_>); 4] = [
         ("with", &|shared| shared.with(|_| ()).expect("it goes on")),
         ("a wait for nothing", &|shared| drop(shared.wait(OutcomeKind::Release, None, |_| None))),
         ("a poll for nothing", &|shared| drop(shared.poll(Waker::noop(), true, |_| None))),
         ("a wait for an answer", &|shared| drop(shared.wait(OutcomeKind::Inspect, None, ask))),
-        ("a wait for the first answer, and its poll", &first),
     ];
     for (step, call) in calls {
         let waker = stage.waker("left over");

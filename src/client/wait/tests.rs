@@ -1,0 +1,165 @@
+//! Threads that wait for futures. A drive that never turns takes the place of the client's thread, so these
+//! threads must lead by themselves.
+#![cfg(unix)]
+
+use std::future::{poll_fn, ready};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::Waker;
+use std::thread;
+
+use super::*;
+use crate::client::{Drive, Guard};
+use crate::clock;
+use crate::config::tests::of_double;
+use crate::lock::MasterId;
+use redlatch_support::PATIENCE;
+use redlatch_testing::Double;
+
+const LONG: Duration = PATIENCE.saturating_mul(10);
+
+struct Stage {
+    _double: Double,
+    client: Client,
+    /// Never turns.
+    _drive: Drive,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let double = Double::start(3).expect("free ports");
+        let client =
+            of_double(&double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("an event loop");
+        let drive = client.drive().expect("a descriptor");
+        Self { _double: double, client, _drive: drive }
+    }
+
+    /// Number of bytes that wait for a write to the first master.
+    fn unsent(&self) -> usize {
+        let first = MasterId::new(0).expect("small");
+        self.client.shared().peek(|inner| inner.driver.engine.send_ready(first).len()).expect("no fork")
+    }
+}
+
+/// Runs this on a thread that must end.
+fn within<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(run()));
+    receiver.recv_timeout(PATIENCE).expect("it ends")
+}
+
+fn acquire(client: &Client, name: &str) -> Result<Guard, AcquireError> {
+    client.block_on(client.lock(name).wait(LONG).acquire_async())?
+}
+
+#[test]
+fn blocked_thread_leads() {
+    let stage = Stage::new();
+    let its = stage.client.clone();
+    within(move || {
+        let guard = acquire(&its, "a").expect("free");
+        its.block_on(guard.release_async()).expect("no waker").expect("confirmed");
+        its.block_on(its.pause(Duration::from_millis(1))).expect("no waker").expect("it is over");
+    });
+}
+
+#[test]
+fn blocked_threads_hand_the_lead_on() {
+    let stage = Stage::new();
+    let threads: Vec<_> = (0..8)
+        .map(|thread| {
+            let its = stage.client.clone();
+            let name = if thread < 4 { "shared".to_owned() } else { format!("own {thread}") };
+            move || {
+                for round in 0..50 {
+                    // Some wait as plain threads do.
+                    let guard = match (thread + round) % 4 {
+                        0 => its.lock(&name).wait(LONG).acquire(),
+                        _ => acquire(&its, &name),
+                    };
+                    drop(guard.expect("it comes"));
+                }
+            }
+        })
+        .collect();
+    let threads: Vec<_> = threads.into_iter().map(thread::spawn).collect();
+    within(move || threads.into_iter().for_each(|thread| thread.join().expect("no panic")));
+}
+
+#[test]
+fn another_thread_wakes_a_blocked_leader() {
+    let stage = Stage::new();
+    let (cancel, its) = (Cancel::new(), stage.client.clone());
+    let handle = cancel.clone();
+    let blocked = thread::spawn(move || {
+        its.block_on(async { its.pause(LONG).cancel_with(&handle).await }).expect("no waker")
+    });
+    let start = clock::now();
+    let sleeps = |inner: &mut Inner| inner.is_led_asleep();
+    while stage.client.shared().peek(sleeps) != Some(true) {
+        assert!(clock::now() - start < PATIENCE, "it does not sleep");
+        thread::yield_now();
+    }
+    cancel.cancel();
+    assert_eq!(stage.client.shared().peek(sleeps), Some(false), "nothing else wakes it");
+    assert_eq!(within(|| blocked.join().expect("no panic")), Err(AcquireError::Cancelled));
+}
+
+#[test]
+fn waker_cannot_block() {
+    let stage = Stage::new();
+    let refused = stage.client.shared().waking.run(|| stage.client.block_on(ready(())));
+    assert!(matches!(refused, Err(AcquireError::Stopped(_))), "{refused:?}");
+}
+
+#[test]
+fn panic_of_a_future_harms_no_other_caller() {
+    let stage = Stage::new();
+    let its = &stage.client;
+    let mut acquiring = pin!(its.lock("a").wait(LONG).acquire_async());
+    let struck = catch_unwind(AssertUnwindSafe(|| {
+        its.block_on(poll_fn(|context| {
+            let _ = acquiring.as_mut().poll(context);
+            panic!("struck");
+            #[allow(unreachable_code)]
+            Poll::Ready(())
+        }))
+    }));
+    assert!(struck.is_err());
+    assert_eq!(stage.unsent(), 0, "the request is sent all the same");
+    its.block_on(acquiring).expect("no waker").expect("free");
+}
+
+#[test]
+fn batch_writes_once() {
+    let stage = Stage::new();
+    let client = &stage.client;
+    let mut acquiring = [pin!(client.lock("a").acquire_async()), pin!(client.lock("b").acquire_async())];
+    let mut looking = pin!(client.free_slots("pool", 3, 0));
+    let context = &mut Context::from_waker(Waker::noop());
+    client.batch(|| {
+        let mut before = 0;
+        for acquiring in &mut acquiring {
+            assert!(acquiring.as_mut().poll(context).is_pending());
+            assert!(stage.unsent() > before, "it is written with the others");
+            before = stage.unsent();
+        }
+        assert!(looking.as_mut().poll(context).is_pending());
+    });
+    assert_eq!(stage.unsent(), 0);
+    let [first, second] = acquiring;
+    client.block_on(first).expect("no waker").expect("free");
+    client.block_on(second).expect("no waker").expect("free");
+    assert!(matches!(client.block_on(looking), Ok(Ok(crate::engine::SlotLook::Free(_)))));
+}
+
+#[test]
+fn pause_lasts_its_time() {
+    let stage = Stage::new();
+    let (start, time) = (clock::now(), Duration::from_millis(20));
+    stage.client.pause(time).block().expect("it is over");
+    assert!(clock::now() - start >= time);
+    let mut endless = pin!(stage.client.pause(Duration::MAX));
+    assert!(endless.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
