@@ -6,7 +6,6 @@ mod request;
 
 mod callbacks;
 pub mod completions;
-mod election;
 mod guard;
 mod handle;
 mod inspect;
@@ -17,10 +16,8 @@ mod reentrant;
 mod relay;
 #[cfg(all(unix, feature = "tokio"))]
 mod runtime;
-mod set;
 mod shared;
 mod sleeper;
-mod slots;
 #[cfg(feature = "tracing")]
 mod trace;
 #[cfg(not(feature = "tracing"))]
@@ -29,7 +26,6 @@ mod trace;
 mod wait;
 mod work;
 
-pub use election::{Candidate, Leadership};
 pub use guard::{Extend, Guard, Release};
 pub use handle::{Client, Connect};
 pub use inspect::FreeSlots;
@@ -37,10 +33,8 @@ pub use loss::{LockEnd, Lost};
 pub use passing::IntoHandleError;
 pub use reentrant::{ReentrantGuard, ReentrantLock};
 pub use request::{Acquire, LockRequest, RwLock};
-pub use set::{AcquireSet, GuardSet, LockSetRequest};
 #[cfg(unix)]
 pub use shared::background::{Drive, DriveEnded};
 #[cfg(test)]
 pub(crate) use sleeper::Count;
-pub use slots::{AcquireSlot, SlotGuard, SlotsRequest};
 pub use wait::Pause;

@@ -160,7 +160,6 @@ mod config;
 #[cfg_attr(not(test), expect(clippy::disallowed_types))]
 mod driver;
 mod event;
-mod fleets;
 mod handle;
 mod lock;
 #[cfg(feature = "tracing")]
@@ -173,12 +172,15 @@ mod wire;
 
 pub use cancel::Cancel;
 pub use client::{
-    Acquire, AcquireSet, AcquireSlot, Candidate, Client, Connect, Extend, FreeSlots, Guard, GuardSet,
-    IntoHandleError, Leadership, LockEnd, LockRequest, LockSetRequest, Lost, Pause, ReentrantGuard,
-    ReentrantLock, Release, RwLock, SlotGuard, SlotsRequest,
+    Acquire, Client, Connect, Extend, FreeSlots, Guard, IntoHandleError, LockEnd, LockRequest, Lost, Pause,
+    ReentrantGuard, ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
+pub use compose::{
+    AcquireSet, AcquireSlot, Candidate, Fleets, FleetsError, GuardSet, Leadership, LockSetRequest, SlotGuard,
+    SlotsRequest,
+};
 pub use config::{Config, ConfigBuilder, Credentials, MasterUrl, Quarantine};
 #[cfg(feature = "tls")]
 pub use config::{Pem, Tls};
@@ -190,7 +192,6 @@ pub use error::class::ErrorClass;
 pub use error::usual::{AcquireError, ExtendError, ReleaseError, RunError};
 pub use error::waited::{Waited, WaitedFor};
 pub use event::Event;
-pub use fleets::{Fleets, FleetsError};
 pub use handle::LockHandle;
 pub use lock::{FencingToken, LockName, Token};
 #[cfg(feature = "tracing")]

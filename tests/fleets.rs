@@ -1,15 +1,15 @@
-//! `Fleets` on model masters. This file also compiles `src/fleets.rs` outside the crate, with public items alone.
+//! `Fleets` on model masters. This file also compiles `src/compose/fleets.rs` outside the crate, with public items alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-// `crate::…` in `src/fleets.rs` means these.
+// `crate::…` in `src/compose/fleets.rs` means these.
 use redlatch::{AcquireError, FencingToken, Fleets, FleetsError, Guard};
 use redlatch::{Candidate, Client, LockName, LockRequest, RwLock, SlotsRequest};
 use redlatch_support::PATIENCE;
 use redlatch_testing::Double;
 
-#[path = "../src/fleets.rs"]
+#[path = "../src/compose/fleets.rs"]
 #[allow(dead_code, reason = "compiled, not called")]
 mod outside;
 

@@ -295,6 +295,19 @@ impl Client {
         Self { handle: Arc::new(Handle { shared, config, callbacks: Callbacks::default() }) }
     }
 
+    /// Number of outcomes that have not come.
+    #[cfg(test)]
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.shared().peek(|inner| inner.completions.waiting_count()).expect("no fork")
+    }
+
+    /// Number of bytes that wait for a write to the first master.
+    #[cfg(test)]
+    pub(crate) fn unsent_size(&self) -> usize {
+        let first = crate::lock::MasterId::new(0).expect("small");
+        self.shared().peek(|inner| inner.driver.engine.send_ready(first).len()).expect("no fork")
+    }
+
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
     }

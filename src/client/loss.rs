@@ -1,6 +1,7 @@
 //! Reports of a lock's end: callbacks, and the future [`Lost`].
 
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use super::completions::{Audience, LossToken};
@@ -83,6 +84,19 @@ pub struct Lost {
 impl Lost {
     pub(super) const fn new(client: Client, lock: OpId) -> Self {
         Self { client, lock, loss_token: None }
+    }
+
+    /// Does the work, unless the lock ends before; returns `None` then. Drops the work in both cases.
+    /// Cancel-safe if the work is.
+    pub async fn race<F: Future>(mut self, work: F) -> Option<F::Output> {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            if Pin::new(&mut self).poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(context).map(Some)
+        })
+        .await
     }
 }
 

@@ -1,14 +1,10 @@
 //! Work under a lock: it begins with the grant, and ends with a loss.
 //!
-//! A layer over [`LockRequest`] and [`Guard`]. The leader election uses [`unless_lost`], too.
+//! A layer over [`LockRequest`] and [`Guard`].
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::task::Poll;
 use std::time::Instant;
 
 use super::guard::Guard;
-use super::loss::Lost;
 use super::request::LockRequest;
 use crate::clock;
 use crate::engine::{Released, quorum};
@@ -83,7 +79,7 @@ impl<'a> LockRequest<'a> {
     pub async fn run_async<T, W: AsyncFnOnce(&mut Guard) -> T>(self, work: W) -> Result<T, RunError<T>> {
         let mut guard = self.acquire_async().await?;
         let lost = guard.lost();
-        let value = unless_lost(work(&mut guard), lost).await;
+        let value = lost.race(work(&mut guard)).await;
         let done = Done::under(&guard, value)?;
         done.released(guard.release_async().await)
     }
@@ -122,16 +118,4 @@ impl<T> Done<T> {
             _ => Ok(value),
         }
     }
-}
-
-/// Does the work, unless the lock is lost before. Drops the work in both cases.
-pub(super) async fn unless_lost<F: Future>(work: F, mut lost: Lost) -> Option<F::Output> {
-    let mut work = pin!(work);
-    poll_fn(|context| {
-        if Pin::new(&mut lost).poll(context).is_ready() {
-            return Poll::Ready(None);
-        }
-        work.as_mut().poll(context).map(Some)
-    })
-    .await
 }

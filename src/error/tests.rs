@@ -13,13 +13,13 @@ use super::probe::ProbeError;
 use super::*;
 use crate::Config;
 use crate::client::DriveEnded;
+use crate::compose::FleetsError;
 use crate::driver::{ConnectError, NoPlaintext};
 #[cfg(feature = "tls")]
 use crate::driver::{TlsError, TlsTrouble};
 use crate::engine::SubmitError;
 use crate::engine::masters::status::MasterState;
 use crate::engine::masters::trouble::{Trouble, Warning};
-use crate::fleets::FleetsError;
 use crate::founding::Why;
 use crate::lock::TokenRefusal;
 use judgement::{Judged, Unjudged};

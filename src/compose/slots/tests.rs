@@ -8,10 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
 use super::*;
-use crate::client::Drive;
-use crate::client::shared::Inner;
+use crate::Drive;
 use crate::config::tests::of_double;
-use crate::lock::MasterId;
 use redlatch_support::PATIENCE;
 use redlatch_testing::Double;
 
@@ -69,7 +67,7 @@ impl Stage {
 
     /// Whether all requests have their answers.
     fn is_answered(&self) -> bool {
-        self.client.shared().peek(|inner| inner.completions.waiting_count()) == Some(0)
+        self.client.waiting_count() == 0
     }
 
     /// Number of waiters in the master's queues for both slots.
@@ -113,8 +111,7 @@ fn the_first_of_several_granted_slots_is_handed_out() {
     stage.turn_until("both are granted", Stage::is_answered);
     let Poll::Ready(Ok(slot)) = stage.poll(&mut task) else { panic!("it was granted") };
     assert_eq!(slot.slot(), 0);
-    let unsent = |inner: &mut Inner| inner.driver.engine.send_ready(MasterId::new(0).expect("small")).len();
-    assert_eq!(stage.client.shared().peek(unsent), Some(0), "the release of the door is not left to a turn");
+    assert_eq!(stage.client.unsent_size(), 0, "the release of the door is not left to a turn");
     // The task has given everything back, although its future is not dropped.
     assert_eq!(slots(&stage.client).try_acquire().expect("it was given back").slot(), 1);
     slot.release().expect("confirmed");
@@ -158,11 +155,10 @@ fn a_try_goes_on_behind_the_answer_to_its_look() {
         asking.resolve(acquisition, &stage.client, &mut Context::from_waker(Waker::noop()))
     };
     assert!(poll(&mut asking).is_pending());
-    let waiting_count = |stage: &Stage| stage.client.shared().peek(|inner| inner.completions.waiting_count());
-    assert_eq!(waiting_count(&stage), Some(2));
+    assert_eq!(stage.client.waiting_count(), 2);
     let drive = &mut stage.drive;
     let start = clock::now();
-    while stage.client.shared().peek(|inner| inner.completions.waiting_count()) != Some(1) {
+    while stage.client.waiting_count() != 1 {
         assert!(clock::now() - start < PATIENCE, "the look has no answer");
         drive.turn(Waker::noop()).expect("the client lives");
     }

@@ -1,19 +1,11 @@
 //! Leader election: a fenced lock that its holder keeps, and for which candidates campaign again and again.
-//! Built from [`LockRequest`] and [`Guard`] alone.
 
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::guard::{Guard, Release};
-use super::handle::Client;
-use super::loss::Lost;
-use super::request::LockRequest;
-use super::work::unless_lost;
-use crate::cancel::Cancel;
-use crate::engine::Released;
-use crate::error::{AcquireError, ReleaseError};
-use crate::lock::{FencingToken, LockName};
+use crate::{AcquireError, Cancel, Client, FencingToken, Guard, LockName, LockRequest, Lost};
+use crate::{Release, ReleaseError, Released};
 
 impl Client {
     /// Returns a candidate for the leadership of this name (see [`LockName`]): the lock of this name, fenced,
@@ -130,7 +122,7 @@ impl Candidate {
         async move {
             loop {
                 let leadership = candidate.campaign_async().await?;
-                let done = unless_lost(work(&leadership), leadership.lost()).await;
+                let done = leadership.lost().race(work(&leadership)).await;
                 // An unconfirmed release goes on in the background, or ends with the TTL.
                 let _ = leadership.resign_async().await;
                 if let Some(ControlFlow::Break(value)) = done {
