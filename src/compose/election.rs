@@ -26,7 +26,8 @@ impl Client {
     /// # }
     /// ```
     pub fn lead<'n>(&self, name: impl Into<LockName<'n>>) -> Candidate {
-        Candidate { request: self.lock_owned(name).fenced().auto_extend(Duration::MAX).wait(Duration::MAX) }
+        let request = self.lock_owned(name).fenced().auto_extend(Duration::MAX).wait(Duration::MAX);
+        Candidate { request, cancel: None }
     }
 }
 
@@ -42,6 +43,7 @@ impl Client {
 #[must_use = "a candidate does nothing before it campaigns"]
 pub struct Candidate {
     request: LockRequest<'static>,
+    cancel: Option<Cancel>,
 }
 
 impl Candidate {
@@ -52,9 +54,11 @@ impl Candidate {
         self
     }
 
-    /// Lets this handle end campaigns from another thread. A leadership goes on.
+    /// Lets this handle end campaigns from another thread. A leadership goes on until its work is done: the work
+    /// finishes its round, and returns when [`Leadership::is_cancelled`] says so.
     pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
         self.request = self.request.cancel_with(cancel);
+        self.cancel = Some(cancel.clone());
         self
     }
 
@@ -65,7 +69,7 @@ impl Candidate {
     /// `Overloaded`, `Input`.
     pub fn campaign(&self) -> Result<Leadership, AcquireError> {
         loop {
-            if let Some(result) = decided(self.request.clone().acquire()) {
+            if let Some(result) = self.decided(self.request.clone().acquire()) {
                 return result;
             }
         }
@@ -77,13 +81,26 @@ impl Candidate {
     /// # Errors
     /// As [`Candidate::campaign`].
     pub fn campaign_async(&self) -> impl Future<Output = Result<Leadership, AcquireError>> + Send + use<> {
-        let request = self.request.clone();
+        let candidate = self.clone();
         async move {
             loop {
-                if let Some(result) = decided(request.clone().acquire_async().await) {
+                let acquired = candidate.request.clone().acquire_async().await;
+                if let Some(result) = candidate.decided(acquired) {
                     return result;
                 }
             }
+        }
+    }
+
+    /// The result that ends a campaign; `None` if another acquisition may succeed.
+    fn decided(&self, result: Result<Guard, AcquireError>) -> Option<Result<Leadership, AcquireError>> {
+        match result {
+            Ok(guard) => {
+                let term = guard.fencing_token().expect("the lock is fenced");
+                Some(Ok(Leadership { guard, term, cancel: self.cancel.clone() }))
+            }
+            Err(error) if error.is_final() => Some(Err(error)),
+            Err(_) => None,
         }
     }
 
@@ -93,7 +110,8 @@ impl Candidate {
     /// false.
     ///
     /// # Errors
-    /// As [`Candidate::campaign`].
+    /// As [`Candidate::campaign`]: `Cancelled` also if the handle was cancelled during a leadership whose work
+    /// then continued.
     pub fn run<T>(&self, mut work: impl FnMut(&Leadership) -> ControlFlow<T>) -> Result<T, AcquireError> {
         loop {
             let leadership = self.campaign()?;
@@ -111,9 +129,29 @@ impl Candidate {
     /// `work` makes one future for each leadership. The future is dropped at its next `.await` when the
     /// leadership is lost or about to be lost, a tenth of the validity before its end. The future must not
     /// block, or it notices the loss too late. Dropping the future of this call drops the work, then resigns.
+    /// To let the work finish its round first, cancel the handle of [`Candidate::cancel_with`]:
+    ///
+    /// ```no_run
+    /// # use redlatch::{AcquireError, Cancel, Client, FencingToken};
+    /// use std::ops::ControlFlow;
+    ///
+    /// # async fn round(term: FencingToken) {}
+    /// async fn lead(client: &Client, stop: &Cancel) -> Result<(), AcquireError> {
+    ///     let candidate = client.lead("scheduler").cancel_with(stop);
+    ///     let done = candidate.run_async(async |leadership| {
+    ///         while !leadership.is_cancelled() {
+    ///             round(leadership.term()).await;
+    ///             // `stop` ends the pause early, and no round.
+    ///             let _ = client.pause(std::time::Duration::from_secs(10)).cancel_with(stop).await;
+    ///         }
+    ///         ControlFlow::Break(())
+    ///     });
+    ///     done.await
+    /// }
+    /// ```
     ///
     /// # Errors
-    /// As [`Candidate::campaign`].
+    /// As [`Candidate::run`].
     pub fn run_async<T, W: AsyncFnMut(&Leadership) -> ControlFlow<T>>(
         &self,
         mut work: W,
@@ -133,29 +171,16 @@ impl Candidate {
     }
 }
 
-/// The result that ends a campaign; `None` if another acquisition may succeed.
-fn decided(result: Result<Guard, AcquireError>) -> Option<Result<Leadership, AcquireError>> {
-    match result {
-        Ok(guard) => Some(Ok(Leadership::new(guard))),
-        Err(error) if error.is_final() => Some(Err(error)),
-        Err(_) => None,
-    }
-}
-
 /// Leadership that a [`Candidate`] has won. Dropping it resigns, like dropping a [`Guard`] releases.
 #[derive(Debug)]
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
     guard: Guard,
     term: FencingToken,
+    cancel: Option<Cancel>,
 }
 
 impl Leadership {
-    fn new(guard: Guard) -> Self {
-        let term = guard.fencing_token().expect("the lock is fenced");
-        Self { guard, term }
-    }
-
     /// Returns the term, which is larger than the term of each earlier leader.
     #[must_use]
     pub const fn term(&self) -> FencingToken {
@@ -166,6 +191,12 @@ impl Leadership {
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.guard.is_valid()
+    }
+
+    /// Returns whether the handle of [`Candidate::cancel_with`] was cancelled: finish the round, and return.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
     }
 
     /// Returns a future that is ready when the leadership is lost or about to be lost; see [`Guard::lost`].

@@ -127,6 +127,45 @@ fn a_campaign_is_cancelled_drained_and_dropped() {
 
 // I116
 #[test]
+fn cancelled_leader_finishes_its_round() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    for (is_async, goes_on) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (cancel, mut rounds) = (Cancel::new(), Vec::new());
+        let candidate = candidate(&client).cancel_with(&cancel);
+        let pause = || client.pause(std::time::Duration::from_millis(1));
+        let end = || if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        let ended = if is_async {
+            block_on(candidate.run_async(async |leadership: &Leadership| {
+                while !leadership.is_cancelled() && rounds.len() < 2 {
+                    cancel.cancel();
+                    pause().await.expect("the client goes on");
+                    rounds.push(leadership.is_leader());
+                }
+                end()
+            }))
+        } else {
+            candidate.run(|leadership| {
+                while !leadership.is_cancelled() && rounds.len() < 2 {
+                    cancel.cancel();
+                    pause().block().expect("the client goes on");
+                    rounds.push(leadership.is_leader());
+                }
+                end()
+            })
+        };
+        assert_eq!(rounds, [true], "one round, and the whole of it");
+        match ended {
+            Err(AcquireError::Cancelled) if goes_on => {}
+            Ok(()) if !goes_on => {}
+            ended => panic!("{is_async} {goes_on}: {ended:?}"),
+        }
+        await_no_leader(&mut fleet);
+    }
+}
+
+// I116
+#[test]
 fn dropped_work_resigns() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
