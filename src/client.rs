@@ -17,6 +17,8 @@ mod relay;
 #[cfg(all(unix, feature = "tokio"))]
 mod runtime;
 mod shared;
+#[cfg(all(unix, feature = "simulator"))]
+pub mod simulated;
 mod sleeper;
 #[cfg(feature = "tracing")]
 mod trace;

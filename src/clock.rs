@@ -19,13 +19,13 @@ use std::time::{Duration, Instant, SystemTime};
 /// The present.
 #[inline]
 pub(crate) fn now() -> Instant {
-    let (awake, suspended) = read();
+    let (awake, suspended) = shown();
     awake + suspended
 }
 
 /// Converts a time of [`now`] to [`Instant::now`]; correct until the machine sleeps again.
 pub(crate) fn to_std(at: Instant) -> Instant {
-    let (awake, suspended) = read();
+    let (awake, suspended) = shown();
     // A time that an `Instant` cannot represent is in the past anyway.
     at.checked_sub(suspended).unwrap_or(awake)
 }
@@ -33,12 +33,38 @@ pub(crate) fn to_std(at: Instant) -> Instant {
 /// The wall clock: time since 1970, or zero if earlier. It may jump and be wrong; it is only a starting point
 /// for fencing tokens, which the masters' clocks decide.
 pub(crate) fn wall() -> Duration {
+    #[cfg(feature = "simulator")]
+    if let Some((_, wall)) = SIMULATED.get() {
+        return wall;
+    }
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 /// How long the machine was suspended since the first call.
 pub(crate) fn suspended() -> Duration {
-    read().1
+    shown().1
+}
+
+#[cfg(feature = "simulator")]
+thread_local! {
+    /// Both clocks of a simulated client, while this thread runs its calls.
+    static SIMULATED: std::cell::Cell<Option<(Instant, Duration)>> = const { std::cell::Cell::new(None) };
+}
+
+/// Shows these times to this thread in place of the present: of [`now`], and of [`wall`]. `None` ends that.
+#[cfg(feature = "simulator")]
+pub(crate) fn simulate(times: Option<(Instant, Duration)>) {
+    SIMULATED.set(times);
+}
+
+/// [`Instant::now`], and how long the machine was suspended since the first call; or the simulated present.
+#[inline]
+fn shown() -> (Instant, Duration) {
+    #[cfg(feature = "simulator")]
+    if let Some((now, _)) = SIMULATED.get() {
+        return (now, Duration::ZERO);
+    }
+    read()
 }
 
 /// [`Instant::now`], and how long the machine was suspended since the first call.

@@ -61,6 +61,9 @@ pub(crate) struct Driver {
     asked: Calls<(MasterId, Result<Credentials, CredentialsError>)>,
     /// For each master being connected, its attempts.
     races: Vec<(MasterId, Race)>,
+    /// Whether the simulator opens and closes connections, and moves their bytes. Then no socket exists.
+    #[cfg(feature = "simulator")]
+    is_simulated: bool,
 }
 
 /// Sleeps until an event of a [`Driver`]'s sockets.
@@ -110,11 +113,22 @@ impl PollerWaker {
 
 impl Driver {
     /// Prepares the event loop; the first [`Driver::turn`] starts to connect.
-    #[expect(clippy::disallowed_methods, reason = "asks for the number of cores")]
     pub(crate) fn new(config: Arc<Config>) -> Result<(Self, Poller), ConnectError> {
-        let channels = Channels::new(&config)?;
         let mut seed = [0; 32];
         SysRng.try_fill_bytes(&mut seed).map_err(io::Error::other)?;
+        Self::with_seed(config, seed)
+    }
+
+    /// Driver of an engine whose connections belong to the simulator.
+    #[cfg(feature = "simulator")]
+    pub(crate) fn simulated(config: Arc<Config>, seed: [u8; 32]) -> Result<(Self, Poller), ConnectError> {
+        let (driver, poller) = Self::with_seed(config, seed)?;
+        Ok((Self { is_simulated: true, ..driver }, poller))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "asks for the number of cores")]
+    fn with_seed(config: Arc<Config>, seed: [u8; 32]) -> Result<(Self, Poller), ConnectError> {
+        let channels = Channels::new(&config)?;
         let poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(Waker::new(&registry, WAKER_TOKEN)?);
@@ -137,6 +151,8 @@ impl Driver {
             resolver,
             asked,
             races: Vec::new(),
+            #[cfg(feature = "simulator")]
+            is_simulated: false,
         };
         Ok((driver, Poller { poll, events, spin }))
     }
@@ -363,6 +379,10 @@ impl Driver {
 
     /// Opens and closes connections as the engine asks.
     fn follow_links(&mut self) {
+        #[cfg(feature = "simulator")]
+        if self.is_simulated {
+            return;
+        }
         while let Some(request) = self.engine.poll_link() {
             match request {
                 LinkRequest::Close(master) => {

@@ -218,8 +218,11 @@ pub mod status {
 }
 
 // Hidden paths, for the other packages of the workspace and for tests. Any version may change them.
-#[doc(hidden)] // The simulator gives outcomes to callers as the client does.
+#[doc(hidden)] // The simulator names outcomes by their kind.
 pub use client::completions;
+#[cfg(all(unix, feature = "simulator"))]
+#[doc(hidden)] // The simulator runs whole clients.
+pub use client::simulated;
 #[doc(hidden)] // The simulator runs the decisions about sets, slots and reentrant locks.
 pub mod compose;
 #[doc(hidden)] // The command line names the variables, and reads times as they are read.

@@ -73,7 +73,7 @@ impl Guard {
         self.to_handle().map_or(keep, |handle| handle.ttl())
     }
 
-    fn pass(
+    pub(super) fn pass(
         mut self,
         ttl: Duration,
         extended: Result<(), ExtendError>,
@@ -188,9 +188,9 @@ impl Client {
 }
 
 #[derive(Debug)]
-struct AdoptCall {
-    client: Client,
-    handle: LockHandle,
+pub(super) struct AdoptCall {
+    pub(super) client: Client,
+    pub(super) handle: LockHandle,
 }
 
 impl Ask for AdoptCall {
@@ -263,9 +263,9 @@ fn not_adopted(error: AcquireError) -> AdoptError {
 }
 
 #[derive(Debug)]
-struct ReleaseCall {
-    client: Client,
-    handle: LockHandle,
+pub(super) struct ReleaseCall {
+    pub(super) client: Client,
+    pub(super) handle: LockHandle,
 }
 
 impl Ask for ReleaseCall {

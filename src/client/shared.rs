@@ -19,6 +19,8 @@ mod blocking;
 mod driving;
 mod gather;
 mod inner;
+#[cfg(all(unix, feature = "simulator"))]
+mod simulated;
 mod woken;
 
 use std::io;
@@ -150,12 +152,8 @@ impl Shared {
         Self::start_by(driver, poller, |name, run| thread::Builder::new().name(name.to_owned()).spawn(run))
     }
 
-    /// Starts the threads with `spawn`. After an error no thread and no connection is left.
-    fn start_by(
-        driver: Driver,
-        poller: Poller,
-        spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
-    ) -> io::Result<Arc<Self>> {
+    /// State without threads.
+    pub(super) fn new(driver: Driver, poller: Poller) -> Arc<Self> {
         let (background, waker) = Sleeper::pair();
         let observing = driver.engine.config().observer.clone().map(|it| Arc::new(Observing::new(it)));
         let inner = Inner {
@@ -181,14 +179,23 @@ impl Shared {
             stopped: None,
             is_drained: false,
         };
-        let shared = Arc::new(Self {
+        Arc::new(Self {
             inner: Mutex::new(inner),
             process: Process::own(),
             observing,
             waking: Inside::default(),
             background,
             ended: Arc::default(),
-        });
+        })
+    }
+
+    /// Starts the threads with `spawn`. After an error no thread and no connection is left.
+    fn start_by(
+        driver: Driver,
+        poller: Poller,
+        spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
+    ) -> io::Result<Arc<Self>> {
+        let shared = Self::new(driver, poller);
         if let Some(observing) = shared.observing.clone() {
             let its = shared.clone();
             spawn("redlatch-events", Box::new(move || its.run_observer(&observing)))?;
@@ -247,7 +254,7 @@ impl Shared {
         });
     }
 
-    fn is_locked(&self) -> bool {
+    pub(super) fn is_locked(&self) -> bool {
         matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock))
     }
 

@@ -193,6 +193,13 @@ impl Engine {
             .or_else(|| login.map(|master| format!("the login of master {master:?}")))
     }
 
+    /// Whether requests were submitted that nobody has flushed since.
+    #[doc(hidden)] // The simulator judges whether a client forgets to write.
+    #[must_use]
+    pub const fn has_queued(&self) -> bool {
+        self.core.masters.fleet.has_queued()
+    }
+
     /// Returns the number of locks that are being acquired, held, or released with an awaited outcome.
     #[must_use]
     pub fn operation_count(&self) -> usize {

@@ -61,13 +61,17 @@ impl<'a> LockName<'a> {
     /// it.
     #[must_use]
     pub fn of_slot(pool: &[u8], slot: u32) -> LockName<'static> {
-        LockName(Kept::OfPool(pool::slot_name(pool, slot)))
+        LockName::of_pool(pool::slot_name(pool, slot))
     }
 
     /// Returns the name of the lock that only the first waiter of a pool holds; see [`pool::door_name`].
     #[must_use]
     pub fn of_door(pool: &[u8]) -> LockName<'static> {
-        LockName(Kept::OfPool(pool::door_name(pool)))
+        LockName::of_pool(pool::door_name(pool))
+    }
+
+    pub(crate) const fn of_pool(name: Bytes) -> Self {
+        Self(Kept::OfPool(name))
     }
 
     /// Checks the name of a lock to be acquired.

@@ -269,6 +269,11 @@ impl Fleet {
         std::mem::take(&mut self.has_queued)
     }
 
+    /// Whether [`Fleet::take_queued`] would return true.
+    pub(crate) const fn has_queued(&self) -> bool {
+        self.has_queued || !self.gathered.masters.is_empty()
+    }
+
     /// Notes bytes from a master. Returns whether the caller must call [`Fleet::hear_again`].
     pub(crate) fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) -> bool {
         let link = &mut self.links[master.index()];
