@@ -265,6 +265,8 @@ impl Guard {
         let client = self.client.clone();
         let left = client.shared().with(|inner| {
             inner.driver.engine.leave(inner.now(), self.lock)?;
+            // Of an extension under way that nobody awaits.
+            inner.deliver();
             self.disarm(inner, "left");
             Ok(())
         });

@@ -83,6 +83,8 @@ impl Guard {
             let passed = client.shared().with(|inner| {
                 let (now, wall) = (clock::now(), clock::wall());
                 let handle = inner.driver.engine.pass(now, wall, self.lock(), ttl)?;
+                // As in [`Guard::leave`].
+                inner.deliver();
                 self.disarm(inner, "passed");
                 Ok(handle)
             });

@@ -323,6 +323,9 @@ impl Shared {
         };
         // A task may have waited for the outcome before. Its waker is dropped after the mutex is released.
         let _replaced = inner.completions.stop_waiting(completion);
+        if inner.completions.is_done(completion) {
+            inner.write_answered();
+        }
         let mut inner = self.wait_for(inner, cancel, completion)?;
         let outcome = inner.completions.take(completion);
         self.leave(inner);
@@ -392,6 +395,9 @@ impl Shared {
             return Poll::Ready(Ok(None));
         };
         if let Some(outcome) = inner.completions.take(completion) {
+            if is_new {
+                inner.write_answered();
+            }
             self.leave(inner);
             return Poll::Ready(Ok(Some(outcome)));
         }

@@ -174,6 +174,17 @@ impl Inner {
         }
     }
 
+    /// Writes the commands of a request that was answered at once, so nobody waits for it. A fenced attempt that
+    /// fails because masters are in quarantine has such commands.
+    #[cold]
+    pub(super) fn write_answered(&mut self) {
+        if self.poller.is_none() {
+            self.write_beside_leader();
+        } else if self.linger_until.is_none() {
+            self.flush();
+        }
+    }
+
     /// Writes several requests that were submitted together, since `start`.
     pub(in crate::client) fn write_batch(&mut self, start: Instant) {
         self.flush();

@@ -20,7 +20,7 @@ use super::*;
 use crate::client::guard::HeldName;
 use crate::client::pending::{Ask, Pending, submit_all};
 use crate::client::{Acquire, Client, Count};
-use crate::config::Config;
+use crate::config::{Config, Quarantine};
 use crate::engine::{HeldLocks, OpId, Outcome, Request, Resource};
 use crate::error::{AcquireError, LockReentrantError};
 use crate::event::Event;
@@ -35,6 +35,19 @@ fn client() -> Client {
     // Nothing listens on this port.
     let config = Config::builder().masters(["redis://127.0.0.1:1"]).retry_delay(BRIEF..=BRIEF);
     Client::open(config.build().expect("valid settings")).expect("an event loop")
+}
+
+/// Masters in quarantine decide a fenced attempt before they answer, and still get its commands.
+#[cfg(unix)]
+// I155
+#[test]
+fn call_answered_at_once_is_written() {
+    let double = redlatch_testing::Double::start(1).expect("a master");
+    let config = crate::config::tests::of_double(&double).quarantine(Quarantine::Strict);
+    let client = Client::open(config.build().expect("valid settings")).expect("an event loop");
+    let denied = client.lock("a").fenced().try_acquire();
+    assert!(matches!(denied, Err(AcquireError::NoQuorum(_))), "{denied:?}");
+    assert!(!client.shared().lock().driver.engine.has_queued());
 }
 
 /// Runs a call that must not hang.
