@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
+use redlatch::completions::OutcomeKind;
 use redlatch::engine::{Grant, HolderLabel, OpId, Outcome, Request, Resource};
-use redlatch::{AcquireError, ExtendError, Mode, Options, WaitPolicy};
+use redlatch::simulated::Call;
+use redlatch::{AcquireError, ExtendError, LockHandle, Mode, Options, WaitPolicy};
 
 use crate::checker::Waiter;
 use crate::client::{Lock, Pending, Worker};
@@ -70,16 +72,16 @@ impl World {
         let ttl = self.config.ttl(options.ttl.expect("it is given")).expect("a valid TTL");
         let wait = options.wait.expect("it is given");
         let now = self.local(client);
-        let resource = Resource::of_any_lock(key).expect("a valid name");
-        if options.mode == Mode::Fenced {
-            let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
-            self.clients[client].engine.handle_wall_clock(now, wall);
-        }
         let is_labelled = self.habits.label_ppm > 0 && chance(&mut self.rng, self.habits.label_ppm);
-        let label = is_labelled.then(|| HolderLabel::new(LABEL).expect("a valid label"));
-        let request = Request::Acquire { resource, options, label };
+        let label = is_labelled.then_some(LABEL);
         self.deliver(client);
-        let lock = self.clients[client].engine.submit(now, request).ok()?;
+        let lock = match self.clients[client].tasks {
+            None => self.submit_to_engine(client, key, options, label)?,
+            Some(_) => {
+                let make = |it: &redlatch::Client| Call::acquire(it, key, options, label);
+                self.begin_call(client, OutcomeKind::Acquire, make)?
+            }
+        };
         self.clients[client].taken_count += 1;
         // One round and the question for the holder, or the whole wait.
         let deadline = now + if wait.is_zero() { 2 * self.config.answer_limit(ttl) } else { wait };
@@ -100,26 +102,47 @@ impl World {
         if options.policy == WaitPolicy::Fair {
             self.checker.waiters.push(Waiter::new(client, lock, key, self.now));
         }
-        self.ask(client, lock, Pending::Acquire);
+        self.deliver(client);
         self.wake(client, self.now);
         Some(lock)
+    }
+
+    fn submit_to_engine(
+        &mut self,
+        client: usize,
+        key: &[u8],
+        options: Options,
+        label: Option<&str>,
+    ) -> Option<OpId> {
+        let (now, wall) = (self.local(client), self.wall(client));
+        let resource = Resource::of_any_lock(key).expect("a valid name");
+        let label = label.map(|label| HolderLabel::new(label).expect("a valid label"));
+        let engine = &mut self.clients[client].engine;
+        if options.mode == Mode::Fenced {
+            engine.handle_wall_clock(now, wall);
+        }
+        engine.submit(now, Request::Acquire { resource, options, label }).ok()
     }
 
     pub fn submit_extend(&mut self, client: usize, lock: OpId, ttl: Duration) {
         let ttl = self.config.ttl(ttl).expect("a valid TTL");
         let now = self.local(client);
-        self.end_asking(client, lock);
+        if !self.end_asking(client, lock) {
+            return;
+        }
         self.deliver(client);
         note!(self, "c{client} extends {lock:?} to {:?}", ttl.as_duration());
-        self.clients[client]
-            .engine
-            .submit(now, Request::Extend { lock, ttl: ttl.as_duration() })
-            .expect("always taken");
+        if self.clients[client].tasks.is_none() {
+            let request = Request::Extend { lock, ttl: ttl.as_duration() };
+            self.clients[client].engine.submit(now, request).expect("always taken");
+        } else if !self.extend_as_task(client, lock, ttl.as_duration()) {
+            return self.checker.violate(format!("c{client} cannot extend {lock:?}"));
+        }
         let deadline = now + self.config.answer_limit(ttl);
         if let Some(it) = self.clients[client].lock(lock) {
             it.pending = Some((Pending::Extend, deadline));
         }
-        self.ask(client, lock, Pending::Extend);
+        self.deliver(client);
         self.follow_validity(client, lock);
         self.wake(client, self.now);
     }
@@ -141,12 +164,22 @@ impl World {
         self.checker.end_guard(client, lock);
         self.checker.end_waiting(client, lock);
         let deadline = now + self.release_limit();
-        self.clients[client].engine.submit(now, Request::Release { lock, awaited }).expect("always taken");
-        if awaited && let Some(it) = self.clients[client].lock(lock) {
+        let is_awaited = match self.clients[client].tasks {
+            None => {
+                let request = Request::Release { lock, awaited };
+                self.clients[client].engine.submit(now, request).expect("always taken");
+                awaited
+            }
+            Some(_) => self.release_as_task(client, lock, awaited),
+        };
+        if is_awaited && let Some(it) = self.clients[client].lock(lock) {
             it.pending = Some((Pending::Release, deadline));
             it.is_held = false;
-            self.ask(client, lock, Pending::Release);
+            self.deliver(client);
         } else {
+            if awaited {
+                self.leave_lock(client, lock);
+            }
             self.clients[client].forget(lock);
             self.deliver(client);
         }
@@ -155,26 +188,21 @@ impl World {
 
     /// Leaves a lock to its TTL, or for the rest of a time. A lock whose validity has ended is released.
     pub fn submit_leave(&mut self, client: usize, lock: OpId, rest: Option<Duration>) {
-        if !self.end_asking(client, lock) {
+        if rest.is_none() && self.clients[client].tasks.is_some() {
+            self.leave_now(client, lock, false);
             return;
         }
-        self.deliver(client);
         let now = self.local(client);
         if self.clients[client].engine.valid_until(lock).is_none_or(|end| end <= now) {
             return self.submit_release(client, lock, rest.is_some());
         }
         note!(self, "c{client} leaves {lock:?}, for {rest:?}");
-        let token = self.checker.guard(client, lock).map(|guard| guard.token.clone());
-        if let Some(facts) = token.and_then(|token| self.checker.facts.get_mut(&token)) {
-            facts.is_left = true;
-        }
-        self.checker.end_waiting(client, lock);
+        self.note_left(client, lock);
         match rest {
             None => {
                 self.checker.end_guard(client, lock);
                 self.clients[client].engine.leave(now, lock).expect("valid");
                 self.clients[client].forget(lock);
-                self.deliver(client);
             }
             Some(rest) => {
                 // The answer may prolong it.
@@ -185,11 +213,39 @@ impl World {
                 if let Some(it) = self.clients[client].lock(lock) {
                     it.pending = Some((Pending::Release, deadline));
                     it.is_held = false;
-                    self.ask(client, lock, Pending::Release);
                 }
             }
         }
         self.wake(client, self.now);
+    }
+
+    fn note_left(&mut self, client: usize, lock: OpId) {
+        let token = self.checker.guard(client, lock).map(|guard| guard.token.clone());
+        if let Some(facts) = token.and_then(|token| self.checker.facts.get_mut(&token)) {
+            facts.is_left = true;
+        }
+        self.checker.end_waiting(client, lock);
+    }
+
+    /// A task leaves its lock to the TTL, or passes it on; it releases a lock whose validity has ended.
+    pub fn leave_now(&mut self, client: usize, lock: OpId, is_passed: bool) -> Option<LockHandle> {
+        if !self.end_asking(client, lock) {
+            return None;
+        }
+        self.deliver(client);
+        let now = self.local(client);
+        if self.clients[client].engine.valid_until(lock).is_none_or(|end| end <= now) {
+            self.submit_release(client, lock, false);
+            return None;
+        }
+        note!(self, "c{client} leaves {lock:?}, passed on: {is_passed}");
+        self.note_left(client, lock);
+        let handle = self.leave_as_task(client, lock, is_passed);
+        self.checker.end_guard(client, lock);
+        self.clients[client].forget(lock);
+        self.deliver(client);
+        self.wake(client, self.now);
+        handle
     }
 
     pub fn submit_watch(&mut self, client: usize, lock: OpId) {
@@ -198,7 +254,10 @@ impl World {
         if let Some(it) = self.clients[client].lock(lock) {
             it.is_watched_in_time = !is_losing;
         }
-        self.clients[client].engine.submit(now, Request::NotifyLoss { lock }).expect("always taken");
+        match self.clients[client].tasks {
+            None => drop(self.clients[client].engine.submit(now, Request::NotifyLoss { lock })),
+            Some(_) => self.watch_as_task(client, lock),
+        }
         self.wake(client, self.now);
     }
 
@@ -299,8 +358,8 @@ impl World {
             self.clients[client].forget(lock);
         }
         self.notify_worker(client, lock, is_over);
-        // A caller with a completion table fetches it later.
-        if self.clients[client].callers.is_none() {
+        // A task fetches it later.
+        if self.clients[client].tasks.is_none() {
             self.notify_family(client, lock, &outcome);
         }
         if self.clients[client].workers.is_empty() {
@@ -385,7 +444,7 @@ impl World {
         let lock = self.submit_with(client, &key, options);
         // Some workers do not wait for the end.
         let patience = chance(&mut self.rng, 100_000).then(|| self.rng.random_range(0..=100 * MS));
-        // With a completion table, the lock may have been denied by now.
+        // With a `Client`, the lock may have been denied by now.
         let is_over = lock.is_some_and(|lock| self.clients[client].lock(lock).is_none());
         let patience = patience.or(is_over.then_some(self.habits.pause_max / 4));
         let worker = &mut self.clients[client].workers[worker];
@@ -417,7 +476,7 @@ impl World {
             self.grow_impatient(client, worker, lock);
         } else if dice < 98 {
             let rest = self.rng.random_range(Duration::ZERO..=self.config_max_ttl());
-            if dice < 97 && self.clients[client].callers.is_none() {
+            if dice < 97 && self.clients[client].tasks.is_none() {
                 self.submit_leave(client, lock, Some(rest));
                 self.grow_impatient(client, worker, lock);
             } else {

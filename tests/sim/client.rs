@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use redlatch::Config;
 use redlatch::engine::{Engine, OpId, Outcome};
 
-use crate::callers::Callers;
 use crate::clock::{Clock, Time};
 use crate::owners::Owner;
 use crate::queries::Query;
 use crate::sets::SetWorker;
 use crate::slots::SlotWorker;
+use crate::tasks::Tasks;
 
 pub struct Client {
     /// Also for the next process.
@@ -53,8 +53,8 @@ pub struct Client {
     pub sets: Vec<SetWorker>,
     pub slots: Vec<SlotWorker>,
     pub owners: Vec<Owner>,
-    /// Callers at its completion table; `None` if it is used like `Redlock`.
-    pub callers: Option<Callers>,
+    /// Its `Client`, with tasks as callers; `None` if it is used like `Redlock`.
+    pub tasks: Option<Tasks>,
     /// Outcomes that no worker took.
     pub outcomes: VecDeque<(OpId, Outcome)>,
 }

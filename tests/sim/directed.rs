@@ -19,7 +19,6 @@ use crate::world::World;
 
 pub mod acquire;
 pub mod bytes;
-pub mod completions;
 pub mod drain;
 pub mod exhaustive;
 pub mod fair;
@@ -40,6 +39,7 @@ pub mod rounds;
 pub mod sets;
 pub mod sharing;
 pub mod slots;
+pub mod tasks;
 
 /// The fault, if any.
 pub type Verdict = Result<(), String>;

@@ -6,7 +6,6 @@ use rand::RngExt;
 use rand::seq::IndexedRandom;
 use redlatch::{Credentials, Quarantine};
 
-use crate::callers::Callers;
 use crate::checker::id;
 use crate::clock::{MS, SECOND, Time};
 use crate::model::Keys;
@@ -275,7 +274,7 @@ impl World {
         it.sets.iter_mut().for_each(|set| set.forget(Time::MAX));
         it.slots.iter_mut().for_each(|worker| worker.forget(Time::MAX));
         it.owners.iter_mut().for_each(|owner| owner.forget(Time::MAX));
-        it.callers = it.callers.take().map(|_| Callers::default());
+        it.tasks = None;
         self.checker.guards.retain(|guard| guard.client != client);
         self.checker.waiters.retain(|waiter| waiter.client != client);
     }
@@ -285,11 +284,11 @@ impl World {
         if !self.clients[client].is_down {
             return;
         }
-        let (config, clock) = (Arc::clone(&self.clients[client].config), self.clients[client].clock.clone());
-        let engine = self.new_engine(&config, &clock);
+        let config = Arc::clone(&self.clients[client].config);
+        let (engine, tasks) = self.new_process(&config, self.times(client));
         let now = self.now;
         let it = &mut self.clients[client];
-        it.engine = engine;
+        (it.engine, it.tasks) = (engine, tasks);
         it.taken_count = 0;
         it.is_down = false;
         it.life += 1;
@@ -320,7 +319,9 @@ impl World {
         let credentials = Credentials::new(self.now.to_string());
         let credentials = if is_right { credentials.user("default") } else { credentials };
         let now = self.local(client);
-        self.clients[client].engine.handle_credentials(now, id(master), Ok(credentials));
+        let it = &mut self.clients[client];
+        it.engine.handle_credentials(now, id(master), Ok(credentials));
+        it.note_arrival();
         self.wake(client, self.now);
     }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use rand::RngExt;
+use redlatch::completions::OutcomeKind;
 use redlatch::engine::{HandleAct, OpId, Request};
+use redlatch::simulated::Call;
 use redlatch::{LockHandle, Mode};
 
 use crate::client::{Lock, Pending};
@@ -54,7 +56,7 @@ impl World {
         true
     }
 
-    fn wall(&self, client: usize) -> Duration {
+    pub fn wall(&self, client: usize) -> Duration {
         Duration::from_micros(self.clients[client].wall_us + self.now / 1000)
     }
 
@@ -68,8 +70,11 @@ impl World {
     pub fn pass(&mut self, client: usize, lock: OpId) -> Option<LockHandle> {
         let now = self.local(client);
         self.clients[client].engine.valid_until(lock).filter(|end| *end > now)?;
-        let handle = self.handle_of(client, lock);
         note!(self, "c{client} passes {lock:?} on");
+        if self.clients[client].tasks.is_some() {
+            return self.leave_now(client, lock, true);
+        }
+        let handle = self.handle_of(client, lock);
         self.submit_leave(client, lock, None);
         Some(handle)
     }
@@ -85,7 +90,10 @@ impl World {
         let now = self.local(client);
         let act = HandleAct::Adopt { auto_extend };
         self.deliver(client);
-        let lock = self.clients[client].engine.submit(now, Request::ByHandle { handle, act }).ok()?;
+        let lock = match self.clients[client].tasks {
+            None => self.clients[client].engine.submit(now, Request::ByHandle { handle, act }).ok()?,
+            Some(_) => self.begin_call(client, OutcomeKind::Acquire, |it| Call::adopt(it, handle))?,
+        };
         self.clients[client].taken_count += 1;
         note!(self, "c{client} adopts {}, as {lock:?}", shown(handle.resource()));
         *self.statistics.calls.entry("handles adopted").or_default() += 1;
@@ -100,7 +108,7 @@ impl World {
             loss_notified_at: None,
         };
         self.clients[client].locks.push((lock, lock_state));
-        self.ask(client, lock, Pending::Acquire);
+        self.deliver(client);
         self.wake(client, self.now);
         Some(lock)
     }
@@ -110,8 +118,11 @@ impl World {
         let now = self.local(client);
         note!(self, "c{client} releases {} by its handle", shown(handle.resource()));
         let request = Request::ByHandle { handle, act: HandleAct::Release { awaited: false } };
-        // There may be no room.
-        let _ = self.clients[client].engine.submit(now, request);
+        match self.clients[client].tasks {
+            // There may be no room.
+            None => drop(self.clients[client].engine.submit(now, request)),
+            Some(_) => self.release_handle_as_task(client, handle),
+        }
         self.wake(client, self.now);
     }
 }

@@ -196,12 +196,8 @@ fn begin(seed: u64) -> World {
     let mut world = World::new(seed, config.clone().build().expect("valid settings"));
     let max_ttl = world.config.max_ttl();
     // Not drawn, so that histories of one way do not depend on the other.
-    world.has_desks = seed % 2 == 1;
-    let way = if world.has_desks {
-        "history of clients with completion tables"
-    } else {
-        "history of clients without"
-    };
+    world.has_tasks = seed % 2 == 1;
+    let way = if world.has_tasks { "history of whole clients" } else { "history of engines" };
     world.statistics.calls.insert(way, 1);
     begin_weather(&mut rng, &mut world);
     world.habits.keys = (0..rng.random_range(1..=2)).map(|index| vec![b'a' + index]).collect();
@@ -520,7 +516,7 @@ fn all_keys(world: &World) -> Vec<Vec<u8>> {
 /// Checks that nothing is owed or under way, and that no key outlives its lock (I9).
 fn check_leftovers(world: &mut World) {
     for client in 0..world.clients.len() {
-        world.check_no_callers(client);
+        world.check_no_tasks(client);
         let it = &world.clients[client];
         let held = it.locks.iter().filter(|(_, lock)| lock.is_held).count();
         let is_under_way = it.sets.iter().any(SetWorker::is_under_way)

@@ -294,7 +294,7 @@ impl World {
         if let Some(op) = overdue.map(|it| it.op) {
             self.checker.violate(format!("I22: c{client}: the errand {op:?} is overdue"));
         }
-        self.check_callers(client);
+        self.check_tasks(client);
         self.check_sets(client);
         self.check_owners(client);
         if !self.is_checked_always && !chance(&mut self.rng, 100_000) {

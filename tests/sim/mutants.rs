@@ -11,8 +11,8 @@ use redlatch::mutants::switch;
 use redlatch::scripts::SCRIPTS;
 
 use crate::directed::{
-    Verdict, acquire, bytes, completions, drain, fair, fence, fleet, handles, handover, hold, keep, leave,
-    masters, parked, rounds, sharing,
+    Verdict, acquire, bytes, drain, fair, fence, fleet, handles, handover, hold, keep, leave, masters,
+    parked, rounds, sharing, tasks,
 };
 use crate::directed::{login, owners, queries, sets, slots};
 use crate::lua::{self, Break};
@@ -453,9 +453,15 @@ killed! {
     /// The generator ignores its seed.
     seed_ignored: SeedIgnored by same_history;
     /// An acquisition that is given up is not released.
-    abandon_forgets: AbandonForgets by completions::an_acquisition_that_is_given_up_leaves_no_key;
+    abandon_forgets: AbandonForgets by tasks::an_acquisition_that_is_given_up_leaves_no_key;
     /// An answer goes to the next caller whose operation has the same place.
-    answer_to_next_caller: AnswerToNextCaller by completions::an_answer_never_reaches_the_next_caller;
+    answer_to_next_caller: AnswerToNextCaller by tasks::an_answer_never_reaches_the_next_caller;
+    /// A request that is answered at once is not written.
+    answered_unwritten: AnsweredUnwritten by tasks::an_attempt_that_fails_at_once_is_written;
+    /// A task leaves its request to the drive, which is not woken.
+    drive_left_asleep: DriveLeftAsleep by tasks::a_request_left_to_the_drive_is_written;
+    /// Tasks are woken with the mutex held.
+    wakes_under_mutex: WakesUnderMutex by tasks::a_request_left_to_the_drive_is_written;
     /// Dropping a guard releases nothing.
     drop_forgets: DropForgets by sockets::a_dropped_guard_is_released_also_in_a_panic;
     /// A master's answer that a lock is free counts as a grant for the operation that has replaced the

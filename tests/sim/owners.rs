@@ -162,7 +162,7 @@ impl World {
         };
         self.set_caller(client, index, caller, CallerState::Outside);
         if let Some(lock) = given_up {
-            if self.clients[client].callers.is_some() {
+            if self.clients[client].tasks.is_some() {
                 self.give_up(client, lock);
             } else {
                 self.submit_release(client, lock, false);

@@ -7,6 +7,7 @@ use redlatch::Quarantine;
 use redlatch::completions::OutcomeKind;
 use redlatch::engine::{HeldLocks, OpId, Outcome, Request, Resource};
 use redlatch::inspection::{Inspection, KeyState};
+use redlatch::simulated::Call;
 
 use crate::checker::id;
 use crate::clock::{MS, Time};
@@ -83,7 +84,10 @@ impl World {
     ) -> Option<OpId> {
         self.deliver(client);
         let now = self.local(client);
-        let op = self.clients[client].engine.submit(now, request).ok()?;
+        let op = match self.clients[client].tasks {
+            None => self.clients[client].engine.submit(now, request).ok()?,
+            Some(_) => self.begin_call(client, question, |it| Call::errand(it, &request))?,
+        };
         note!(self, "c{client} {question:?} of {} as {op:?}", shown(key));
         let limit = self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
         // A pause's bound is random, and a drain has its own limit.
@@ -98,7 +102,7 @@ impl World {
             cancel_at: Time::MAX,
         };
         self.clients[client].queries.push(query);
-        self.ask_question(client, op, question);
+        self.deliver(client);
         self.wake(client, self.now);
         Some(op)
     }

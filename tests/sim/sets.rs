@@ -188,7 +188,7 @@ impl World {
             self.cancel_query(client, pause);
         }
         for (_, lock) in asked {
-            if self.clients[client].callers.is_some() {
+            if self.clients[client].tasks.is_some() {
                 self.give_up(client, lock);
             } else {
                 self.submit_release(client, lock, false);

@@ -32,7 +32,7 @@ pub struct SlotWorker {
     acquisition: Option<SlotAcquisition<OpId>>,
     asked: Vec<(u32, OpId)>,
     look: Option<OpId>,
-    /// A search is being submitted: with a completion table, it may be answered before its id is known.
+    /// A search is being submitted: with a `Client`, it may be answered before its id is known.
     begins_look: bool,
     door: Option<OpId>,
     pause: Option<OpId>,
@@ -220,7 +220,7 @@ impl World {
         let locks: Vec<OpId> = worker.asked.drain(..).map(|(_, lock)| lock).chain(door).collect();
         look.into_iter().chain(pause).for_each(|query| self.cancel_query(client, query));
         for lock in locks {
-            if self.clients[client].callers.is_some() {
+            if self.clients[client].tasks.is_some() {
                 self.give_up(client, lock);
             } else {
                 self.submit_release(client, lock, false);

@@ -7,13 +7,13 @@ use redlatch::engine::{LinkRequest, MasterId};
 use redlatch::status::MasterState;
 use redlatch::words::NO_SERVER;
 
-use crate::callers::Callers;
 use crate::checker::id;
 use crate::clock::{MS, Time};
 use crate::network::{Conn, ConnState, Pipe, chance};
 use crate::owners::Owner;
 use crate::sets::SetWorker;
 use crate::slots::SlotWorker;
+use crate::tasks::Tasks;
 use crate::world::{Event, World, note, shown};
 
 /// Steps of a client's turn, in the driver's order.
@@ -111,13 +111,16 @@ impl World {
         if let Some(what) = it.engine.unarmed() {
             self.checker.violate(format!("nothing wakes the engine for {what}"));
         }
-        let timeout = it.engine.next_timeout().map(|(at, _)| it.clock.when(at));
+        let timeout = match it.tasks {
+            None => it.engine.next_timeout().map(|(at, _)| it.clock.when(at)),
+            Some(_) => it.next_lead(self.now),
+        };
         let worker = it.workers.iter().map(|worker| worker.due).min();
         let set = it.sets.iter().map(SetWorker::due).min();
         let slot = it.slots.iter().map(SlotWorker::due);
         let family = set.into_iter().chain(slot).chain(it.owners.iter().map(Owner::due)).min();
         let query = Some(self.next_query(client)).filter(|at| *at < Time::MAX);
-        let look = it.callers.as_ref().and_then(Callers::next_look);
+        let look = it.tasks.as_ref().and_then(Tasks::next_look);
         let has_input = it.has_arrivals && self.next_conn(client, 0, Conn::has_input).is_some();
         if let Some(at) = timeout.into_iter().chain(worker).chain(look).chain(family).chain(query).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
@@ -126,6 +129,7 @@ impl World {
         let is_left = |conn: &Conn| conn.state == ConnState::Open && conn.unsent_since.is_some();
         let (mut has_output, mut from) = (false, 0);
         while self.clients[client].is_cut_short
+            && self.clients[client].is_flushed()
             && !has_output
             && let Some(place) = self.next_conn(client, from, is_left)
         {
@@ -140,14 +144,22 @@ impl World {
 
     pub fn step(&mut self, client: usize, step: Step) {
         match step {
-            Step::Links => self.follow_links(client),
+            // A `Client` follows its links when its drive turns.
+            Step::Links => {
+                let turns = |it: &Tasks| it.has_turned || self.is_lead_due(client);
+                if self.clients[client].tasks.as_ref().is_none_or(turns) {
+                    self.follow_links(client);
+                }
+            }
             Step::Read => {
                 let (mut from, has_arrivals) = (0, std::mem::take(&mut self.clients[client].has_arrivals));
                 while has_arrivals && let Some(place) = self.next_conn(client, from, Conn::has_input) {
+                    self.clients[client].note_arrival();
                     self.read(client, place);
                     from = place + 1;
                 }
             }
+            Step::Timeouts if self.clients[client].tasks.is_some() => self.lead(client),
             Step::Timeouts => {
                 let now = self.local(client);
                 let engine = &mut self.clients[client].engine;
@@ -158,7 +170,7 @@ impl World {
                     }
                 }
             }
-            Step::Outcomes if self.clients[client].callers.is_some() => {
+            Step::Outcomes if self.clients[client].tasks.is_some() => {
                 self.deliver(client);
                 self.look(client);
             }
@@ -170,6 +182,9 @@ impl World {
             }
             Step::Application => self.work(client),
             Step::Write => {
+                if !self.clients[client].is_flushed() {
+                    return;
+                }
                 self.clients[client].is_cut_short = false;
                 let mut left = self.clients[client].accepted;
                 while left != 0 {

@@ -11,11 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
-use rand::{Rng, RngExt, SeedableRng};
-use redlatch::engine::{Engine, Outcome};
+use rand::{RngExt, SeedableRng};
+use redlatch::engine::Outcome;
 use redlatch::{Config, LockHandle};
 
-use crate::callers::Callers;
 use crate::checker::Checker;
 use crate::client::{Client, LinkState, Worker};
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
@@ -42,8 +41,8 @@ pub struct World {
     pub pause_at_step: Option<u64>,
     /// Of a million writes, how many take only a part of the bytes.
     pub short_write_ppm: u32,
-    /// Whether clients are used like `Client` instead of `Redlock`.
-    pub has_desks: bool,
+    /// Whether each client is a `Client` with tasks, instead of an engine that is used like `Redlock`.
+    pub has_tasks: bool,
     /// Places in lists of masters that lead to a server with another number.
     pub detours: Vec<Detour>,
     /// The application of all clients.
@@ -292,7 +291,7 @@ impl World {
             step_count: 0,
             pause_at_step: None,
             short_write_ppm: 0,
-            has_desks: false,
+            has_tasks: false,
             detours: Vec::new(),
             habits: Habits {
                 keys: vec![b"a".to_vec()],
@@ -334,7 +333,8 @@ impl World {
 
     pub fn add_client(&mut self, clock: Clock, worker_count: usize) -> usize {
         let config = Arc::clone(&self.config);
-        let engine = self.new_engine(&config, &clock);
+        let times = (clock.at(self.now), Duration::from_micros(WALL_US + self.now / 1000));
+        let (engine, tasks) = self.new_process(&config, times);
         let workers = (0..worker_count)
             .map(|_| Worker { lock: None, due: self.now + self.rng.random_range(0..=self.habits.pause_max) })
             .collect();
@@ -364,17 +364,11 @@ impl World {
             sets: Vec::new(),
             slots: Vec::new(),
             owners: Vec::new(),
-            callers: self.has_desks.then(Callers::default),
+            tasks,
             outcomes: VecDeque::new(),
         });
         self.wake(self.clients.len() - 1, self.now);
         self.clients.len() - 1
-    }
-
-    pub fn new_engine(&mut self, config: &Arc<Config>, clock: &Clock) -> Engine {
-        let mut seed = [0; 32];
-        self.rng.fill_bytes(&mut seed);
-        Engine::new(Arc::clone(config), seed, clock.at(self.now))
     }
 
     /// Runs for this time, or until the checker finds a fault.

@@ -156,9 +156,9 @@ pub fn sets_that_overlap_in_a_circle_are_all_acquired() -> Verdict {
 // I77
 pub fn an_abandoned_set_leaves_no_key() -> Verdict {
     for pause in 0..40 {
-        for has_desks in [false, true] {
+        for has_tasks in [false, true] {
             let mut world = unconnected(3, |builder| builder.ask_holder(false));
-            world.has_desks = has_desks;
+            world.has_tasks = has_tasks;
             for _ in 0..2 {
                 world.add_client(Clock::new(0, 0), 0);
             }

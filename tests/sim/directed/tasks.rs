@@ -1,4 +1,4 @@
-//! Which caller gets which answer when a completion table stands between callers and engine.
+//! Whole clients with tasks: what they write and whom they wake, and which caller gets which answer.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use redlatch::Options;
 use redlatch::completions::{Completions, OutcomeKind};
 use redlatch::engine::{Outcome, Request, Resource};
 
-use super::{KEY, Verdict, demand, is_held, ms, trust, unconnected, verdict};
+use super::{KEY, Verdict, defaults, demand, is_held, ms, trust, unconnected, verdict};
 use crate::clock::{Clock, MS, SECOND};
 use crate::turn::Step;
 use crate::world::World;
 
-/// Three masters and a client with a completion table and no application.
+/// Three masters and a whole client without an application.
 fn world() -> World {
     let mut world = unconnected(3, trust);
-    world.has_desks = true;
+    world.has_tasks = true;
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(10 * MS);
     world
@@ -25,7 +25,7 @@ fn world() -> World {
 pub fn an_acquisition_that_is_given_up_leaves_no_key() -> Verdict {
     for pause in [0, MS, 50 * MS] {
         let mut world = world();
-        world.clients[0].callers.as_mut().expect("a completion table").are_away = true;
+        world.clients[0].tasks.as_mut().expect("a `Client`").are_away = true;
         world.weather.delay_min = MS;
         world.weather.delay_max = MS;
         let lock = world.submit_acquire(0, KEY, ms(10_000), Duration::ZERO).expect("room");
@@ -39,6 +39,44 @@ pub fn an_acquisition_that_is_given_up_leaves_no_key() -> Verdict {
         demand(world.clients[0].engine.claim_count() == 0, "a claim is left")?;
     }
     Ok(())
+}
+
+// I155
+pub fn an_attempt_that_fails_at_once_is_written() -> Verdict {
+    let mut world = unconnected(3, defaults);
+    world.has_tasks = true;
+    for master in &mut world.masters {
+        master.model.started = master.clock.at(0);
+    }
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    // The drive is woken for the deadlines of the first attempt, which are earlier than those of the second.
+    for _ in 0..2 {
+        let lock = world.submit_fenced(0, KEY, ms(10_000), Duration::ZERO).expect("room");
+        demand(world.clients[0].lock(lock).is_none(), "the masters should be in quarantine")?;
+        world.run_for(MS);
+    }
+    verdict(&mut world)
+}
+
+/// With several callers, one write serves them all.
+// I155
+pub fn a_request_left_to_the_drive_is_written() -> Verdict {
+    let mut world = world();
+    world.clients[0].tasks.as_mut().expect("a `Client`").are_away = true;
+    (world.weather.delay_min, world.weather.delay_max) = (5 * MS, 5 * MS);
+    let submit = |world: &mut World, key| world.submit_acquire(0, key, ms(10_000), ms(0)).expect("room");
+    let mut locks: Vec<_> = [KEY, b"b", b"c"].into_iter().map(|key| submit(&mut world, key)).collect();
+    // The drive turns, and waits for the answers.
+    world.run_for(MS);
+    locks.push(submit(&mut world, b"d"));
+    let is_left = world.clients[0].engine.has_queued();
+    verdict(&mut world)?;
+    demand(is_left, "nothing is left to the drive")?;
+    world.run_for(20 * MS);
+    verdict(&mut world)?;
+    let is_held = |world: &mut World, lock| world.clients[0].lock(lock).is_some_and(|it| it.is_held);
+    demand(locks.into_iter().all(|lock| is_held(&mut world, lock)), "a lock is not acquired")
 }
 
 /// Lets the masters answer and the engine read, but nobody takes the outcome.
@@ -83,4 +121,9 @@ pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
     demand(is_second && engine.valid_until(first).is_none(), "the first lock is held still")
 }
 
-tests!(an_acquisition_that_is_given_up_leaves_no_key, an_answer_never_reaches_the_next_caller,);
+tests!(
+    an_acquisition_that_is_given_up_leaves_no_key,
+    an_attempt_that_fails_at_once_is_written,
+    a_request_left_to_the_drive_is_written,
+    an_answer_never_reaches_the_next_caller,
+);
