@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::error::{ForeignHandle, ParseHandleError};
 use crate::limits;
 use crate::lock::command::entry::Entry;
-use crate::lock::{FencingToken, HolderLabel, Token};
+use crate::lock::{FencingToken, HolderLabel, Kind, Token};
 use crate::options::Mode;
 
 const MAGIC: &[u8; 3] = b"rlh";
@@ -61,24 +61,6 @@ pub struct LockHandle {
     pub(crate) is_passed: bool,
 }
 
-/// Mode of a lock on the masters, with its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Plain,
-    Fenced(FencingToken),
-    Shared,
-}
-
-impl Kind {
-    #[inline]
-    pub(crate) const fn fencing_token(self) -> Option<FencingToken> {
-        match self {
-            Self::Fenced(token) => Some(token),
-            Self::Plain | Self::Shared => None,
-        }
-    }
-}
-
 impl LockHandle {
     /// Key and value of the lock as its first holder had them.
     pub(crate) fn entry(&self, prefix: &[u8]) -> Entry {
@@ -111,11 +93,7 @@ impl LockHandle {
     /// Returns the mode of the lock.
     #[must_use]
     pub const fn mode(&self) -> Mode {
-        match self.kind {
-            Kind::Plain => Mode::Plain,
-            Kind::Fenced(_) => Mode::Fenced,
-            Kind::Shared => Mode::Shared,
-        }
+        self.kind.mode()
     }
 
     /// Returns the TTL that the lock gets when it is adopted: its guard's.
@@ -181,11 +159,7 @@ impl LockHandle {
     /// Returns the handle as at most 1,437 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let kind = match self.kind {
-            Kind::Plain => 0,
-            Kind::Fenced(_) => 1,
-            Kind::Shared => 2,
-        };
+        let kind = self.mode().number();
         let label = self.label.as_deref().unwrap_or_default().as_bytes();
         let mut out = [MAGIC.as_slice(), &[VERSION, kind | if self.is_passed { PASSED } else { 0 }]].concat();
         out.extend_from_slice(&self.ttl_ms.to_le_bytes());
@@ -233,12 +207,7 @@ fn parse(bytes: &[u8]) -> Option<LockHandle> {
     let prefix = parts.sized()?;
     let name = Bytes::copy_from_slice(parts.sized()?);
     let is_whole = parts.0.is_empty() && prefix.len() <= limits::PREFIX_SIZE_MAX;
-    let kind_of_lock = match (kind & KIND_MASK, fencing) {
-        (0, 0) => Kind::Plain,
-        (1, 1..) => Kind::Fenced(FencingToken::near(fencing)),
-        (2, 0) => Kind::Shared,
-        _ => return None,
-    };
+    let kind_of_lock = Kind::in_handle(kind & KIND_MASK, fencing)?;
     (is_whole && kind & !(KIND_MASK | PASSED) == 0).then_some(())?;
     let label = if label.is_empty() { None } else { Some(HolderLabel::new(label).ok()?.as_str().into()) };
     Some(LockHandle {

@@ -7,6 +7,7 @@
 pub(crate) mod command;
 mod fencing;
 mod input_error;
+mod kind;
 mod label;
 mod master_set;
 mod name;
@@ -20,6 +21,7 @@ pub(crate) use command::scripts::{NamedScript, PROBE_NAME};
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
 pub use input_error::InputError;
+pub(crate) use kind::{AttemptAnswer, Kind, ScriptAnswer, check};
 pub use label::HolderLabel;
 pub(crate) use label::split_value;
 pub use master_set::{MasterId, MasterSet};

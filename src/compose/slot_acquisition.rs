@@ -25,7 +25,7 @@ use crate::engine::SlotLook;
 use crate::error::{AcquireError, HeldBy, HolderTtl, SlotHolder};
 use crate::limits;
 use crate::lock::InputError;
-use crate::options::{Mode, Options, WaitPolicy};
+use crate::options::{Options, WaitPolicy};
 
 /// Acquisition of a slot. `L` is a held lock: a slot, or the door.
 #[derive(Debug)]
@@ -99,10 +99,10 @@ pub enum SlotStep<L> {
 /// # Errors
 /// [`InputError`] if the number of slots is out of range or a slot cannot have these options.
 pub const fn check(count: u32, options: &Options) -> Result<(), InputError> {
-    match (options.mode, options.policy) {
+    match options.policy {
         _ if count == 0 || count > limits::SLOT_COUNT_MAX => Err(InputError::SlotCount { count }),
-        (Mode::Shared, _) | (_, WaitPolicy::Fair) => Err(InputError::SlotMode),
-        _ => Ok(()),
+        WaitPolicy::Cohort if options.mode.may_be_slot() => Ok(()),
+        WaitPolicy::Cohort | WaitPolicy::Fair => Err(InputError::SlotMode),
     }
 }
 
@@ -130,7 +130,7 @@ impl<L> SlotAcquisition<L> {
         let look_limit = ttl.map_or(Duration::ZERO, |ttl| config.answer_limit(ttl));
         let mut acquisition = Self {
             count,
-            is_fenced: options.mode == Mode::Fenced,
+            is_fenced: options.mode.draws_token(),
             is_brief: wait.is_zero(),
             wait_until: now.checked_add(wait).unwrap_or(now + limits::FOREVER),
             max_tries: options.max_attempts.unwrap_or(u32::MAX),

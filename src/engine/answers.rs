@@ -3,11 +3,10 @@
 use super::core::Core;
 use super::locks::Locks;
 use super::locks::claim::Counted;
-use super::locks::kind::Tag;
 use super::locks::slab::Id;
 use super::locks::{acquire, hold, release};
 use super::masters::link::Taken;
-use super::masters::owed::{Answer, Fact, Owed, Verb};
+use super::masters::owed::{Answer, Fact, Owed, Tag, Verb};
 use super::masters::record::Found;
 use super::masters::trouble::Trouble;
 use super::script;
@@ -60,7 +59,7 @@ impl Engine {
         let votes = &mut link.stats;
         link.connection.wire.take_known(|owed, received| {
             let (rest, counted) = match owed {
-                Owed::Round { verb: Verb::Acquire, tag: Tag::Plain, id, .. } => {
+                Owed::Round { verb: Verb::Acquire, tag: Tag::PLAIN, id, .. } => {
                     let rest = command::answer::split_granted(received)?;
                     votes.granted += 1;
                     let claim = claims.find_mut(*id);

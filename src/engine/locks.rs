@@ -9,7 +9,6 @@ pub(super) mod deny;
 pub(super) mod doubts;
 pub(super) mod fence;
 pub(super) mod hold;
-pub(super) mod kind;
 pub(super) mod leave;
 pub(super) mod leaving;
 pub(super) mod mode;

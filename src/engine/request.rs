@@ -13,7 +13,7 @@ use crate::error::{
 };
 use crate::handle::LockHandle;
 use crate::lock::{FencingToken, HolderLabel, InputError, MasterId, MasterSet, Resource, Token};
-use crate::options::{Mode, Options};
+use crate::options::Options;
 
 /// Identity of one lock of one [`Engine`](crate::engine::Engine), from
 /// [`submit`](crate::engine::Engine::submit) to its release.
@@ -136,7 +136,7 @@ impl Request<'_> {
     /// Whether the engine wants a reading of the wall clock just before this request
     /// ([`Engine::handle_wall_clock`](crate::engine::Engine::handle_wall_clock)): it draws a fencing token.
     pub(crate) const fn wants_wall_clock(&self) -> bool {
-        matches!(self, Self::Acquire { options: Options { mode: Mode::Fenced, .. }, .. })
+        matches!(self, Self::Acquire { options, .. } if options.mode.draws_token())
     }
 }
 

@@ -7,9 +7,8 @@
 
 use super::masters::Masters;
 use super::masters::fleet::Fleet;
-use super::masters::owed::{Answer, Owed, Verb};
+use super::masters::owed::{Answer, Owed, Tag, Verb};
 use crate::engine::core::Core;
-use crate::engine::locks::kind::Tag;
 use crate::engine::locks::slab::Id;
 use crate::engine::locks::{attempt, mode};
 use crate::engine::waiting::rounds;
@@ -64,7 +63,7 @@ fn send_again(
     Some(match verb {
         Verb::Acquire | Verb::Swap => {
             // The first repetition brings the script; behind it the digest suffices.
-            let is_coming = verb == Verb::Acquire && fleet.link(master).scripts_loading[tag as usize];
+            let is_coming = verb == Verb::Acquire && fleet.link(master).scripts_loading[tag.place()];
             let script = if is_coming { Script::Sha } else { Script::Text };
             let owed = Owed::round(verb, tag, number, id).with(script);
             attempt::send_again(ground, fleet, locks, master, owed, script)
@@ -93,7 +92,7 @@ fn send_again(
 
 /// Loads the scripts of an attempt and of the requests that may follow it, unless they are being loaded.
 fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
-    if fleet.link(master).scripts_loading[tag as usize] {
+    if fleet.link(master).scripts_loading[tag.place()] {
         return;
     }
     let [first @ .., last] = tag.scripts() else { unreachable!("a plain lock's attempt is no script") };
@@ -102,5 +101,5 @@ fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
         fleet.queue(only, Owed::Ignored, |out| script.encode_load(out));
     }
     let sent = fleet.queue(only, Owed::Scripts(tag), |out| last.encode_load(out));
-    fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
+    fleet.link_mut(master).scripts_loading[tag.place()] = !sent.is_empty();
 }

@@ -392,7 +392,7 @@ fn each_slot_step_matches_its_golden_file() {
     let many = limits::SLOT_STAND_MAX + 1;
     let plain = Options::new().wait(WAIT);
     for (count, options) in [(many, plain), (3, plain), (many, plain.max_attempts(2)), (3, plain.fenced())] {
-        let fenced = if options.mode == Mode::Fenced { ", fenced" } else { "" };
+        let fenced = if options.mode.draws_token() { ", fenced" } else { "" };
         let attempts =
             options.max_attempts.map_or_else(String::new, |count| format!(", {count} attempts at most"));
         page += &format!("# {count} slots{fenced}{attempts}\n");

@@ -8,8 +8,7 @@ use rand::RngExt;
 use super::Locks;
 use super::attempt;
 use super::claim::Votes;
-use super::kind::AttemptAnswer;
-use super::mode::{self, Learner, ModeState};
+use super::mode::{self, Learner, Wanted};
 use super::next::{Act, By, Facts, Input, Phase, next};
 use super::op::{Asked, Cause, Denied, Held, Op, OpState};
 use super::slab::Id;
@@ -26,7 +25,8 @@ use crate::error::Round;
 use crate::limits;
 use crate::lock::command;
 use crate::lock::{
-    Failure, HolderLabel, HolderTtl, InputError, MasterId, MasterSet, Resource, Verdict, Vote,
+    self, Failure, HolderLabel, HolderTtl, InputError, MasterId, MasterSet, Resource, ScriptAnswer, Verdict,
+    Vote,
 };
 use crate::options::{Mode, Options, WaitPolicy};
 
@@ -99,7 +99,7 @@ pub(crate) fn submit(
 /// Checks that unusual options fit together.
 #[cold]
 fn check_options(ground: &Ground, options: &Options) -> Result<(), InputError> {
-    mode::check(options)?;
+    lock::check(options)?;
     match options.auto_extend {
         Some(Duration::ZERO) => Err(InputError::AutoExtendZero),
         Some(_) if ground.config.max_hold.is_zero() => Err(InputError::MaxHoldZero),
@@ -125,7 +125,7 @@ fn prepare(
     let is_plain = matches!((options.mode, options.policy), (Mode::Plain, WaitPolicy::Cohort));
     op.is_special |= !is_plain || !op.label.is_empty();
     let waits = op.asked.wait_until.is_some();
-    op.mode = ModeState::new(options.mode);
+    op.mode = Wanted::new(options.mode);
     match options.policy {
         WaitPolicy::Cohort => op.mode.is_queued() || !waits,
         WaitPolicy::Fair => {
@@ -155,7 +155,7 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote)
 
 /// Takes the answer to a script. It contains a vote and may contain more.
 #[inline(never)]
-pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: AttemptAnswer) -> Step {
+pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: ScriptAnswer) -> Step {
     let (now, locks) = (core.ground.now, &mut core.locks);
     let Some(claim) = locks.claims.find_mut(id) else { return Step::Done };
     let op = locks.ops.find_mut(claim.op);
@@ -352,7 +352,7 @@ fn end_attempt(core: &mut Core, id: Id, cause: Cause, is_followed: bool) -> Step
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get_mut(id);
     let is_known = is_parked || op.mode.gather_reports(now, &mut op.tries.obstacle);
-    let is_adopted = matches!(op.mode, ModeState::Adopted);
+    let is_adopted = matches!(op.mode, Wanted::Adopted);
     op.is_noted |= retry_at.is_some();
     if retry_at.is_none() {
         turns::leave_queue(ground, &masters.fleet, locks, id, Duration::ZERO);

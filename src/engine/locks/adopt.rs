@@ -30,8 +30,7 @@ use std::time::{Duration, Instant};
 
 use super::attempt;
 use super::claim::Claim;
-use super::kind::Tag;
-use super::mode::{self, ModeState};
+use super::mode::{self, Wanted};
 use super::next::By;
 use super::op::{Asked, Held, Op, OpState};
 use super::release;
@@ -39,7 +38,7 @@ use super::slab::Id;
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::masters::Masters;
-use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::masters::owed::{Owed, Tag, Verb};
 use crate::engine::queries::DRAINED;
 use crate::engine::request::{HandleAct, SubmitError};
 use crate::engine::timers::claim_timer;
@@ -85,7 +84,7 @@ pub(crate) fn submit(
         return Ok((id, release_by(core, id, handle, ttl, awaited)));
     }
     op.label.extend_from_slice(ground.config.holder_label.as_deref().unwrap_or_default().as_bytes());
-    op.mode = ModeState::Adopted;
+    op.mode = Wanted::Adopted;
     Ok((id, attempt::begin(core, id, By::Handle(handle), Some(resource))))
 }
 

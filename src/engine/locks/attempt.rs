@@ -11,7 +11,6 @@
 
 use super::Locks;
 use super::claim::Claim;
-use super::kind::Tag;
 use super::next::By;
 use super::slab::Id;
 use super::{mode, release};
@@ -19,10 +18,9 @@ use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::masters::Masters;
 use crate::engine::masters::fleet::Fleet;
-use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::masters::owed::{Owed, Tag, Verb};
 use crate::engine::timers::{claim_timer, op_timer};
 use crate::engine::waiting::rounds;
-use crate::handle::Kind;
 use crate::lock::command::adopt::encode_adopt;
 use crate::lock::command::scripts::Script;
 use crate::lock::command::{ExtendBy, encode_acquire, encode_swap};
@@ -55,7 +53,7 @@ pub(crate) fn begin(core: &mut Core, id: Id, by: By<'_>, resource: Option<Resour
     if !is_usual {
         return ask(core, id, by, before);
     }
-    claim.asked = fleet.queue(fleet.usable, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
+    claim.asked = fleet.queue(fleet.usable, Owed::round(Verb::Acquire, Tag::PLAIN, 0, claim_id), |out| {
         encode_acquire(out, &claim.entry, &terms.tail);
     });
     if claim.asked != fleet.all || fleet.has_quarantines() {
@@ -101,7 +99,7 @@ fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
     match by {
         By::Set => {
             claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
-            let owed = op.owed(claim.kind.tag(), claim_id);
+            let owed = op.owed(Tag::Of(claim.kind.mode()), claim_id);
             claim.asked = mode::send_attempt(fleet, fleet.usable, owed, claim, ttl.as_millis(), Script::Sha);
         }
         By::Park | By::Round => {
@@ -116,7 +114,7 @@ fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
             let (holders, usable) = (old.holders(), fleet.usable);
             let to = holders.intersection(usable);
             let swapped = send_swap(fleet, to, (from, old), (claim_id, new), ttl, Script::Sha);
-            let owed = Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id);
+            let owed = Owed::round(Verb::Acquire, Tag::PLAIN, 0, claim_id);
             let rest = usable.without(holders);
             let asked = mode::send_attempt(fleet, rest, owed, new, ttl.as_millis(), Script::Sha);
             // A master without room for the swap gets a release, once there is room or when the answers are
@@ -131,8 +129,8 @@ fn ask(core: &mut Core, id: Id, by: By<'_>, before: Id) -> Step {
             claim.kind = handle.kind;
             op.tries.excluded = fleet.quarantined_at(now);
             let old = handle.entry(&ground.config.prefix);
-            let owed = Owed::round(Verb::Swap, Tag::Plain, NO_CLAIM, claim_id).whole();
-            let native = if claim.kind == Kind::Plain { fleet.native_only } else { MasterSet::EMPTY };
+            let owed = Owed::round(Verb::Swap, Tag::PLAIN, NO_CLAIM, claim_id).whole();
+            let native = mode::native_only(fleet, claim.kind);
             let (native, new) = (native.intersection(fleet.usable), &claim.entry);
             let swapped = fleet.send_compared(native, owed, |out, by| encode_swap(out, by, &old, new, ttl));
             let adopted = fleet.queue(fleet.usable.without(native), owed, |out| {
@@ -157,10 +155,10 @@ fn send_swap(
     let parked = old.parked.as_ref().map_or(MasterSet::EMPTY, |parked| parked.masters).intersection(to);
     let (usual, owed) = (to.without(parked), |tag| Owed::round(Verb::Swap, tag, from.index, id).with(script));
     let swapped = match script {
-        Script::Sha => fleet.send_compared(usual, owed(Tag::Plain), |out, by| {
+        Script::Sha => fleet.send_compared(usual, owed(Tag::PLAIN), |out, by| {
             encode_swap(out, by, &old.entry, &new.entry, ttl);
         }),
-        Script::Text => fleet.queue(usual, owed(Tag::Plain), |out| {
+        Script::Text => fleet.queue(usual, owed(Tag::PLAIN), |out| {
             encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         }),
     };

@@ -12,10 +12,9 @@ use super::leaving::Leaving;
 use super::slab::{Id, Kept};
 use crate::config::Config;
 use crate::engine::waiting::parking::Parked;
-use crate::handle::Kind;
 use crate::limits;
 use crate::lock::command::entry::Entry;
-use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Drift, Failure, Kind, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 
 #[derive(Debug)]
 pub(crate) struct Claim {

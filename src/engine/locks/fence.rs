@@ -40,10 +40,8 @@ use super::claim::{Claim, Votes};
 use super::obstacle::Obstacle;
 use crate::config::Config;
 use crate::engine::masters::wall_clock::WallClock;
-use crate::handle::Kind;
 use crate::limits;
 use crate::lock::command::fenced::{Fence, FenceState, FencedAnswer, Refusal};
-use crate::lock::command::park::ParkMode;
 use crate::lock::{Failure, FencingToken, MasterId, MasterSet, Tally, TokenRefusal, Vote};
 
 /// State of a fenced acquisition.
@@ -151,15 +149,6 @@ impl Fencing {
 /// Returns the fence for a token.
 pub(crate) fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
-}
-
-/// Returns the mode of a parked lock of this kind, with its fence.
-pub(crate) fn park_mode(config: &Config, kind: Kind) -> ParkMode {
-    match kind {
-        Kind::Plain => ParkMode::Plain,
-        Kind::Fenced(token) => ParkMode::Fenced(fence(config, token)),
-        Kind::Shared => ParkMode::Shared,
-    }
 }
 
 /// Returns the vote in the answer to an attempt. `fencing` learns from the answer.

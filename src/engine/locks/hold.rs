@@ -20,7 +20,7 @@ use super::{counting, reports};
 use crate::engine::core::Core;
 use crate::engine::ground::Ground;
 use crate::engine::masters::link::Link;
-use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::masters::owed::{Owed, Tag, Verb};
 use crate::engine::request::Outcome;
 use crate::engine::waiting::parking::Parked;
 use crate::engine::waiting::turns;
@@ -79,7 +79,7 @@ fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
     let mut tally = Tally { refused: claim.absent(masters.fleet.all), ..Tally::default() };
     let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.doubts.twins);
     let holders = claim.holders().intersection(masters.fleet.usable).without(unsure).without(tally.refused);
-    let owed = Owed::round(Verb::Extend, claim.kind.tag(), round, id);
+    let owed = Owed::round(Verb::Extend, Tag::Of(claim.kind.mode()), round, id);
     let sent = mode::send_extend(&mut masters.fleet, holders, owed, claim, ttl, Script::Sha);
     claim.doubts.owes_extension = claim.doubts.owes_extension.union(sent);
     for link in masters.fleet.links() {
@@ -357,7 +357,8 @@ pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     if claim.may_cut_short(left_ms).contains(master) {
         return;
     }
-    let (only, owed) = (MasterSet::only(master), Owed::round(Verb::Repair, claim.kind.tag(), round, id));
+    let (only, owed) =
+        (MasterSet::only(master), Owed::round(Verb::Repair, Tag::Of(claim.kind.mode()), round, id));
     let sent = mode::send_attempt(&mut masters.fleet, only, owed, claim, left_ms, Script::Text);
     claim.note_repair(sent);
 }

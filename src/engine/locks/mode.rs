@@ -1,5 +1,5 @@
-//! Mode of a lock: plain, fenced, shared or adopted. An adopted lock may be of any of the other kinds.
-//! Acquisitions ask their mode these questions, and know nothing else about it.
+//! How acquisitions and claims of each kind proceed. The kinds themselves are in `lock/kind.rs`. An adoption
+//! takes over a lock of any kind.
 //!
 //! | | plain | fenced | shared | adopted |
 //! | --- | --- | --- | --- | --- |
@@ -13,56 +13,69 @@ use std::time::Instant;
 
 use super::claim::Claim;
 use super::fence::{self, Fencing};
-use super::kind::{AttemptAnswer, Tag};
 use super::obstacle::Obstacle;
 use super::sharing;
 use super::slab::Id;
+use crate::config::Config;
 use crate::engine::masters::fleet::Fleet;
-use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::masters::owed::{Owed, Tag, Verb};
 use crate::engine::masters::wall_clock::WallClock;
-use crate::handle::Kind;
-use crate::lock::command::fenced::{FenceState, encode_fenced_acquire};
-use crate::lock::command::park::{
-    encode_release_serve, encode_shared_acquire_queue, encode_swap_parked, encode_unpark,
-};
+use crate::lock::command::fenced::{Fence, FenceState};
+use crate::lock::command::park::{encode_release_serve, encode_swap_parked, encode_unpark};
 use crate::lock::command::scripts::Script;
-use crate::lock::command::shared::encode_shared_extend;
-use crate::lock::command::{ExtendBy, ReleaseBy, encode_extend, encode_release, encode_set};
-use crate::lock::{InputError, MasterId, MasterSet, Tally, Ttl, Vote};
-use crate::options::{Mode, Options, WaitPolicy};
+use crate::lock::command::{ExtendBy, ReleaseBy, encode_extend, encode_release};
+use crate::lock::{Kind, MasterId, MasterSet, ScriptAnswer, Tally, Ttl, Vote};
+use crate::options::Mode;
 
-/// Mode of an acquisition, and of the lock that it gets.
+/// The lock that an acquisition wants.
 #[derive(Debug)]
-pub(crate) enum ModeState {
-    /// Exclusive.
-    Plain,
-    /// Exclusive, with a number that grows from holder to holder.
-    Fenced(Fencing),
-    /// Shared with other readers.
-    Shared,
-    /// Taken over with a handle.
+pub(crate) enum Wanted {
+    /// A lock of this kind. A fenced acquisition learns from refusals.
+    Of(Kind<Fencing>),
+    /// The lock of a handle.
     Adopted,
 }
 
-impl ModeState {
-    pub(crate) const fn new(mode: Mode) -> Self {
-        match mode {
-            Mode::Plain => Self::Plain,
-            Mode::Fenced => Self::Fenced(Fencing::new()),
-            Mode::Shared => Self::Shared,
-        }
+impl Wanted {
+    pub(crate) const PLAIN: Self = Self::Of(Kind::Plain);
+
+    pub(crate) fn new(mode: Mode) -> Self {
+        Self::Of(Kind::new(mode, Fencing::new))
     }
 
     /// Whether waiters form a queue within the engine. Readers do not wait for each other.
     #[inline]
     pub(crate) const fn is_queued(&self) -> bool {
-        !matches!(self, Self::Shared | Self::Adopted)
+        match self {
+            Self::Of(Kind::Plain | Kind::Fenced(_)) => true,
+            Self::Of(Kind::Shared) | Self::Adopted => false,
+        }
     }
 
     /// Whether a swap may pass the lock on to the next waiter. A swap does not raise a fence, and compares a
     /// value that a set of readers does not have.
     pub(crate) const fn may_be_handed_over(&self) -> bool {
-        matches!(self, Self::Plain)
+        match self {
+            Self::Of(Kind::Plain) => true,
+            Self::Of(Kind::Fenced(_) | Kind::Shared) | Self::Adopted => false,
+        }
+    }
+
+    /// Whether the votes of a master count that was in quarantine when the attempt began.
+    pub(crate) const fn counts_quarantined(&self) -> bool {
+        match self {
+            Self::Of(Kind::Plain | Kind::Shared) => true,
+            Self::Of(Kind::Fenced(_)) | Self::Adopted => false,
+        }
+    }
+
+    /// What a fenced acquisition has learnt. Only its attempts may be refused for another reason than a
+    /// holder: for their token.
+    pub(crate) const fn fencing(&mut self) -> Option<&mut Fencing> {
+        match self {
+            Self::Of(Kind::Fenced(fencing)) => Some(fencing),
+            Self::Of(Kind::Plain | Kind::Shared) | Self::Adopted => None,
+        }
     }
 
     /// Begins an attempt, and returns the kind of its claim. Sets `excluded` to the masters whose votes do
@@ -75,13 +88,15 @@ impl ModeState {
         obstacle: &mut Obstacle,
         excluded: &mut MasterSet,
     ) -> Kind {
+        if !self.counts_quarantined() {
+            *excluded = fleet.quarantined_at(now);
+        }
         match self {
-            Self::Plain => Kind::Plain,
-            Self::Fenced(fencing) => {
-                *excluded = fleet.quarantined_at(now);
+            Self::Of(Kind::Plain) => Kind::Plain,
+            Self::Of(Kind::Fenced(fencing)) => {
                 Kind::Fenced(fencing.begin_attempt(wall_clock.masters_us(now)))
             }
-            Self::Shared => {
+            Self::Of(Kind::Shared) => {
                 obstacle.clear_times();
                 Kind::Shared
             }
@@ -98,39 +113,37 @@ impl ModeState {
         tally: &Tally,
         half_us: u64,
     ) -> Option<MasterSet> {
-        match self {
-            Self::Fenced(fencing) => Some(fencing.judge(now, wall_clock, tally, half_us)),
-            Self::Plain | Self::Shared | Self::Adopted => None,
-        }
+        Some(self.fencing()?.judge(now, wall_clock, tally, half_us))
     }
 
-    /// Whether another attempt may follow without a pause, after [`ModeState::judge`] found too few holders.
+    /// Whether another attempt may follow without a pause, after [`Wanted::judge`] found too few holders.
     /// Counts that attempt.
     pub(crate) fn may_repeat(&mut self) -> bool {
-        match self {
-            Self::Fenced(fencing) => fencing.may_renumber(),
-            Self::Plain | Self::Shared | Self::Adopted => false,
-        }
+        self.fencing().is_some_and(Fencing::may_renumber)
     }
 
     /// The attempt failed: moves the masters' reports to `obstacle`. Returns whether every refusal reported
     /// how long the key in the way lives.
     pub(crate) fn gather_reports(&mut self, now: Instant, obstacle: &mut Obstacle) -> bool {
         match self {
-            Self::Plain => obstacle.clear_times(),
-            Self::Fenced(fencing) => {
+            Self::Of(Kind::Plain) => {
+                obstacle.clear_times();
+                false
+            }
+            Self::Of(Kind::Fenced(fencing)) => {
                 obstacle.clear_times();
                 fencing.end_row(now, obstacle);
+                true
             }
             // The reports were noted with each refusal.
-            Self::Shared | Self::Adopted => {}
+            Self::Of(Kind::Shared) => true,
+            Self::Adopted => false,
         }
-        matches!(self, Self::Fenced(_) | Self::Shared)
     }
 
     /// Notes that a master refused a parked attempt's fencing token.
     pub(crate) fn note_refusal(&mut self, master: MasterId, state: FenceState) {
-        if let Self::Fenced(fencing) = self {
+        if let Some(fencing) = self.fencing() {
             fencing.note_refusal(master, state);
         }
     }
@@ -144,7 +157,7 @@ impl ModeState {
         tally: &Tally,
         half_us: u64,
     ) -> bool {
-        let Self::Fenced(fencing) = self else { return false };
+        let Some(fencing) = self.fencing() else { return false };
         if !fencing.is_token_refused() {
             return false;
         }
@@ -153,40 +166,26 @@ impl ModeState {
     }
 }
 
-/// Checks that the mode and the waiting policy fit together.
-pub(crate) const fn check(options: &Options) -> Result<(), InputError> {
-    match (options.policy, options.mode) {
-        _ if options.has_two_modes => Err(InputError::SharedFenced),
-        (WaitPolicy::Cohort, _) | (WaitPolicy::Fair, Mode::Plain) => Ok(()),
-        (WaitPolicy::Fair, Mode::Fenced) => Err(InputError::FairAndFenced),
-        (WaitPolicy::Fair, Mode::Shared) => Err(InputError::SharedFair),
-    }
-}
-
 /// The parts of an operation that the answers to its attempts update.
 pub(crate) struct Learner<'a> {
     pub(crate) now: Instant,
-    pub(crate) mode: &'a mut ModeState,
+    pub(crate) mode: &'a mut Wanted,
     pub(crate) obstacle: &'a mut Obstacle,
 }
 
 /// Returns the vote in a master's answer to an attempt, and notes what else the answer says, unless the
 /// operation is over. `None` if the answer cannot decide anything.
 pub(crate) fn vote(
-    answer: AttemptAnswer,
+    answer: ScriptAnswer,
     master: MasterId,
     claim: &mut Claim,
     op: Option<Learner<'_>>,
 ) -> Option<Vote> {
     match answer {
-        AttemptAnswer::Fenced(answer) => {
-            let fencing = op.and_then(|op| match op.mode {
-                ModeState::Fenced(fencing) => Some(fencing),
-                ModeState::Plain | ModeState::Shared | ModeState::Adopted => None,
-            });
-            fence::vote(answer, master, claim, fencing)
+        ScriptAnswer::Fenced(answer) => {
+            fence::vote(answer, master, claim, op.and_then(|op| op.mode.fencing()))
         }
-        AttemptAnswer::Shared(vote) => sharing::vote(vote, master, claim, op.map(|op| (op.now, op.obstacle))),
+        ScriptAnswer::Reader(vote) => sharing::vote(vote, master, claim, op.map(|op| (op.now, op.obstacle))),
     }
 }
 
@@ -199,18 +198,16 @@ pub(crate) fn send_attempt(
     ttl_ms: u64,
     script: Script,
 ) -> MasterSet {
-    let (entry, prefix_size) = (&claim.entry, fleet.config.prefix.len());
-    match claim.kind {
-        Kind::Plain => fleet.queue(to, owed, |out| encode_set(out, entry, ttl_ms)),
-        Kind::Fenced(token) => {
-            let fence = fence::fence(&fleet.config, token);
-            let is_held = matches!(owed, Owed::Round { verb: Verb::Repair, .. });
-            fleet.queue(to, owed, |out| encode_fenced_acquire(out, script, entry, ttl_ms, &fence, is_held))
-        }
-        Kind::Shared => {
-            fleet.queue(to, owed, |out| encode_shared_acquire_queue(out, script, entry, ttl_ms, prefix_size))
-        }
-    }
+    let (kind, prefix_size) = (with_fence(&fleet.config, claim.kind), fleet.config.prefix.len());
+    let is_held = matches!(owed, Owed::Round { verb: Verb::Repair, .. });
+    fleet.queue(to, owed, |out| {
+        kind.encode_attempt(out, script, &claim.entry, ttl_ms, is_held, prefix_size);
+    })
+}
+
+/// Returns the kind with the fence of its token.
+pub(crate) fn with_fence(config: &Config, kind: Kind) -> Kind<Fence> {
+    kind.map(|token| fence::fence(config, token))
 }
 
 /// Queues the release of a claim on the ready masters of `to`. Returns the masters that had room for it.
@@ -243,10 +240,8 @@ pub(crate) fn send_unpark(
 ) -> MasterSet {
     let prefix_size = fleet.config.prefix.len();
     // Only a lock that was held raises the fence.
-    let fence = match (claim.kind, claim.parked.as_ref()) {
-        (Kind::Fenced(token), Some(parked)) if parked.was_held => Some(fence::fence(&fleet.config, token)),
-        _ => None,
-    };
+    let was_held = claim.parked.as_ref().is_some_and(|parked| parked.was_held);
+    let fence = with_fence(&fleet.config, claim.kind).fenced().filter(|_| was_held);
     let (mut sent, mut left) = send_without_script(fleet, to, owed, claim);
     // The entry's place is nearly always the same on all masters.
     while let Some(first) = left.iter().next() {
@@ -281,11 +276,12 @@ pub(crate) fn send_parked_swap(
 
 #[inline(always)]
 fn send_usual_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    let owed = Owed::round(Verb::Release, claim.kind.tag(), 0, id);
-    match claim.kind {
-        Kind::Plain if !claim.serves => fleet.send_release(to, owed, &claim.entry),
-        _ => send_scripted_release(fleet, to, owed, claim, Script::Sha),
+    let mode = claim.kind.mode();
+    let owed = Owed::round(Verb::Release, Tag::Of(mode), 0, id);
+    if mode.is_released_natively() && !claim.serves {
+        return fleet.send_release(to, owed, &claim.entry);
     }
+    send_scripted_release(fleet, to, owed, claim, Script::Sha)
 }
 
 /// Queues the script of a release. A plain lock that serves no waiters gets the script in full, because its
@@ -302,11 +298,11 @@ pub(crate) fn send_scripted_release(
     let (sent, to) = send_without_script(fleet, to, owed, claim);
     let entry = &claim.entry;
     let prefix_size = fleet.config.prefix.len();
-    if matches!(claim.kind, Kind::Plain) && !claim.serves {
+    if claim.kind.mode().is_released_natively() && !claim.serves {
         return sent.union(fleet.queue(to, owed, |out| encode_release(out, ReleaseBy::Eval, entry)));
     }
-    let mode = fence::park_mode(&fleet.config, claim.kind);
-    sent.union(fleet.queue(to, owed, |out| encode_release_serve(out, script, entry, mode, prefix_size)))
+    let kind = with_fence(&fleet.config, claim.kind);
+    sent.union(fleet.queue(to, owed, |out| encode_release_serve(out, script, entry, kind, prefix_size)))
 }
 
 /// Releases a plain lock natively on the ready masters of `to` that refuse scripts. An entry in the queue
@@ -318,11 +314,16 @@ fn send_without_script(
     claim: &Claim,
 ) -> (MasterSet, MasterSet) {
     let to = to.intersection(fleet.ready);
-    let native = to.intersection(fleet.native_only);
-    if native.is_empty() || claim.kind != Kind::Plain {
+    let native = to.intersection(native_only(fleet, claim.kind));
+    if native.is_empty() {
         return (MasterSet::EMPTY, to);
     }
     (fleet.send_release(native, owed, &claim.entry), to.without(native))
+}
+
+/// Returns the masters that refuse scripts, if native commands can replace the scripts of this kind.
+pub(crate) const fn native_only(fleet: &Fleet, kind: Kind) -> MasterSet {
+    if kind.mode().is_released_natively() { fleet.native_only } else { MasterSet::EMPTY }
 }
 
 /// Queues an extension on the ready masters of `to`. Returns the masters that had room for it. `Script::Text`
@@ -336,17 +337,13 @@ pub(crate) fn send_extend(
     script: Script,
 ) -> MasterSet {
     let entry = &claim.entry;
-    match (claim.kind, script) {
-        (Kind::Shared, _) => {
+    match (claim.kind.mode().extension(), script) {
+        (Some(encode), _) => {
             let to = to.intersection(fleet.ready);
-            fleet.queue(to, owed, |out| encode_shared_extend(out, script, entry, ttl.as_millis()))
+            fleet.queue(to, owed, |out| encode(out, script, entry, ttl.as_millis()))
         }
-        (Kind::Plain | Kind::Fenced(_), Script::Sha) => {
-            fleet.send_compared(to, owed, |out, by| encode_extend(out, by, entry, ttl))
-        }
-        (Kind::Plain | Kind::Fenced(_), Script::Text) => {
-            fleet.queue(to, owed, |out| encode_extend(out, ExtendBy::Eval, entry, ttl))
-        }
+        (None, Script::Sha) => fleet.send_compared(to, owed, |out, by| encode_extend(out, by, entry, ttl)),
+        (None, Script::Text) => fleet.queue(to, owed, |out| encode_extend(out, ExtendBy::Eval, entry, ttl)),
     }
 }
 
@@ -360,7 +357,7 @@ pub(crate) fn send_rest(
     rest: Ttl,
     script: Script,
 ) -> MasterSet {
-    let owed = Owed::round(Verb::Rest, claim.kind.tag(), 0, id).with(script);
+    let owed = Owed::round(Verb::Rest, Tag::Of(claim.kind.mode()), 0, id).with(script);
     send_extend(fleet, to, owed, claim, rest, script)
 }
 
@@ -375,9 +372,9 @@ mod tests {
     fn a_parked_attempt_renumbers_anew_when_no_master_refuses_its_token() {
         let (now, master) = (Instant::now(), MasterId::new(0).expect("small"));
         let mut clock = WallClock::unset(now);
-        let mut mode = ModeState::Fenced(Fencing::new());
+        let mut mode = Wanted::new(Mode::Fenced);
         let mut is_hastened = || {
-            let ModeState::Fenced(fencing) = &mut mode else { unreachable!("it is fenced") };
+            let fencing = mode.fencing().expect("it is fenced");
             fencing.begin_attempt(1);
             let state =
                 FenceState { refusal: Refusal::Stale, fence: 1, holder: HolderTtl::Unknown, time_us: 1 };
@@ -385,7 +382,7 @@ mod tests {
             mode.renumbers(now, &mut clock, &Tally::default(), 0)
         };
         assert_eq!((0..10).filter(|_| is_hastened()).count(), limits::RENUMBERING_COUNT_MAX as usize);
-        let ModeState::Fenced(fencing) = &mut mode else { unreachable!("it is fenced") };
+        let fencing = mode.fencing().expect("it is fenced");
         // The second attempt follows an attempt that no master refused.
         fencing.begin_attempt(1);
         fencing.begin_attempt(1);

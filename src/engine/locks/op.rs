@@ -3,21 +3,19 @@
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
-use super::kind::Tag;
-use super::mode::ModeState;
+use super::mode::Wanted;
 use super::obstacle::Obstacle;
 use super::renewal::{Renewal, loss_lead};
 use super::slab::Id;
 use crate::engine::masters::fleet::Fleet;
-use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::masters::owed::{Owed, Tag, Verb};
 use crate::engine::masters::wall_clock::WallClock;
 use crate::engine::queries::query::Query;
 use crate::engine::request::Validity;
 use crate::engine::waiting::brake::Brake;
 use crate::error::{AcquireError, Denial, HeldBy, Report, Waited};
-use crate::handle::Kind;
 use crate::lock::command;
-use crate::lock::{HolderTtl, MasterSet, Resource, Tally, Ttl, Vote};
+use crate::lock::{HolderTtl, Kind, MasterSet, Resource, Tally, Ttl, Vote};
 
 #[derive(Debug)]
 pub(crate) struct Op {
@@ -27,8 +25,8 @@ pub(crate) struct Op {
     pub(crate) label: Vec<u8>,
     pub(crate) asked: Asked,
     pub(crate) tries: Tries,
-    /// Mode of the lock.
-    pub(crate) mode: ModeState,
+    /// Kind of the lock.
+    pub(crate) mode: Wanted,
     /// Whether the operation stands in no wait queue of this engine, and asks the masters from the start.
     pub(crate) is_fair: bool,
     /// Whether the next attempt waits in the masters' queues, if enough masters can park it.
@@ -239,7 +237,7 @@ impl Op {
                 excluded: MasterSet::EMPTY,
                 obstacle: Obstacle::NONE,
             },
-            mode: ModeState::Plain,
+            mode: Wanted::PLAIN,
             is_fair: false,
             parks: false,
             claim: Id::NOBODY,
@@ -266,7 +264,10 @@ impl Op {
         (*count, *has_queued, *excluded) = (0, false, MasterSet::EMPTY);
         (*denied, *streak) = (None, None);
         obstacle.clear();
-        (self.mode, self.is_fair, self.parks) = (ModeState::Plain, false, false);
+        (self.is_fair, self.parks) = (false, false);
+        if !matches!(self.mode, Wanted::Of(Kind::Plain)) {
+            self.mode = Wanted::PLAIN;
+        }
         self.validity.reset();
         (self.is_noted, self.is_timed) = (false, false);
         (self.is_sampled, self.is_special) = (false, false);

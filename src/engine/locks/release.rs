@@ -25,7 +25,6 @@ use crate::engine::masters::owed::Owed;
 use crate::engine::request::{Left, Outcome, Released};
 use crate::engine::timers::claim_timer;
 use crate::error::{ExtendError, LeaveError, ReleaseError};
-use crate::handle::Kind;
 use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::park;
@@ -252,7 +251,8 @@ pub(crate) fn handle_served_answer(
 /// A master failed to release. If it refused the script, sends it the native command and returns true.
 fn release_natively(core: &mut Core, master: MasterId, id: Id, failure: &Failure) -> bool {
     let fleet = &mut core.masters.fleet;
-    let is_script = |claim: &Claim| claim.kind == Kind::Plain && (claim.serves || claim.parked.is_some());
+    let is_script =
+        |claim: &Claim| claim.kind.mode().is_released_natively() && (claim.serves || claim.parked.is_some());
     let is_refused = !fleet.native_only.contains(master)
         && core.locks.claims.find(id).is_some_and(is_script)
         && fleet.note_script_refused(master, failure);

@@ -13,11 +13,10 @@ use super::connection::{Connection, State};
 use super::groups::Commands;
 use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt, PARKING, Replication, SCRIPTS};
 use super::logins::CurrentLogin;
-use super::owed::{Answer, Fact, Owed};
+use super::owed::{Answer, Fact, Owed, Tag};
 use super::record::{Found, Seen};
 use super::trouble::{Trouble, Warning};
 use crate::config::{Config, Quarantine};
-use crate::engine::locks::kind::Tag;
 use crate::engine::locks::slab::Id;
 use crate::engine::stats::MasterStats;
 use crate::error::fleet::FleetDifference;
@@ -123,8 +122,8 @@ pub(crate) struct Link {
     pub(crate) why: Arc<str>,
     identity: Option<Identity>,
     changes: Option<Changes>,
-    /// For each kind of lock, whether its scripts are being loaded.
-    pub(crate) scripts_loading: [bool; Tag::ALL.len()],
+    /// By [`Tag::place`]: whose scripts are being loaded.
+    pub(crate) scripts_loading: [bool; Tag::COUNT],
     pub(crate) round_trip: RoundTrip,
     /// Counters and times. State and time in quarantine are filled in by [`Link::snapshot`].
     pub(crate) stats: MasterStats,
@@ -152,7 +151,7 @@ impl Link {
             why: Trouble::UnderWay.to_string().into(),
             identity: None,
             changes: None,
-            scripts_loading: [false; Tag::ALL.len()],
+            scripts_loading: [false; Tag::COUNT],
             round_trip: RoundTrip::default(),
             stats: MasterStats { name, ..MasterStats::default() },
             was_connected: false,
@@ -254,7 +253,7 @@ impl Link {
         rng: &mut impl Rng,
     ) {
         let (handshake, commands) = Handshake::new(config, self.master, login.login, rng);
-        self.scripts_loading = [false; Tag::ALL.len()];
+        self.scripts_loading = [false; Tag::COUNT];
         self.comparison.due_at = None;
         let deadline = now + config.connect_timeout;
         self.connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
@@ -449,7 +448,7 @@ impl Link {
                     reply = reply.plain();
                 }
                 if let Owed::Scripts(tag) = owed {
-                    scripts_loading[tag as usize] = false;
+                    scripts_loading[tag.place()] = false;
                 }
                 let (owed, timed) = owed.untimed();
                 let refusal = match (&reply, owed) {

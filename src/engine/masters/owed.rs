@@ -10,13 +10,13 @@ use super::groups::Commands;
 use super::handshake::{self, HandshakeStep, Replication};
 use super::mark::{self, MarkFound};
 use super::record::{self, Found};
-use crate::engine::locks::kind::{AttemptAnswer, Tag};
 use crate::engine::locks::slab::Id;
 use crate::lock::command::answer::{ReleaseAnswer, WrongShape};
 use crate::lock::command::park::ParkAnswer;
 use crate::lock::command::scripts::Script;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
-use crate::lock::{Failure, HolderTtl, MasterSet, Vote};
+use crate::lock::{AttemptAnswer, Failure, HolderTtl, MasterSet, NamedScript, ScriptAnswer, Vote};
+use crate::options::Mode;
 use crate::resp::Reply;
 use crate::words;
 
@@ -51,6 +51,51 @@ pub(crate) enum Owed {
 }
 
 const _: () = assert!(size_of::<Owed>() == 16, "each reply owed is copied for each master");
+
+/// Whose commands a request uses. A claim of any kind may be parked: then its attempts are parks, and its
+/// releases end parks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tag {
+    Of(Mode),
+    Parked,
+}
+
+impl Tag {
+    pub(crate) const PLAIN: Self = Self::Of(Mode::Plain);
+    pub(crate) const COUNT: usize = Mode::ALL.len() + 1;
+
+    /// Returns the place in an array of [`Tag::COUNT`] elements.
+    pub(crate) const fn place(self) -> usize {
+        match self {
+            Self::Of(mode) => mode as usize,
+            Self::Parked => Mode::ALL.len(),
+        }
+    }
+
+    /// Returns the scripts that are loaded after an attempt; none if the attempt is a native command.
+    pub(crate) const fn scripts(self) -> &'static [NamedScript] {
+        match self {
+            Self::Of(mode) => mode.scripts(),
+            Self::Parked => &command::scripts::PARKED,
+        }
+    }
+
+    /// Whether the release is a separate script, even where the server has a native command.
+    const fn releases_by_script(self) -> bool {
+        match self {
+            Self::Of(mode) => !mode.is_released_natively(),
+            Self::Parked => true,
+        }
+    }
+
+    /// Whether the extension is a separate script.
+    const fn extends_by_script(self) -> bool {
+        match self {
+            Self::Of(mode) => mode.extension().is_some(),
+            Self::Parked => false,
+        }
+    }
+}
 
 /// Effect of a request on a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +169,7 @@ pub(crate) enum Answer {
     HandshakeDone,
     Acquire(Id, Vote),
     /// Answer to an attempt made by a script.
-    Attempt(Id, AttemptAnswer),
+    Attempt(Id, ScriptAnswer),
     Extend(Id, u32, Vote),
     /// The flag says that the master stopped at its limit and must serve more waiters.
     Release(Id, ReleaseAnswer, bool),
@@ -216,7 +261,7 @@ impl Owed {
             return matches!(self, Self::Look(_));
         };
         match (verb, tag) {
-            (Verb::Acquire, tag) => tag != Tag::Plain,
+            (Verb::Acquire, tag) => !tag.scripts().is_empty(),
             // Always in full.
             (Verb::Repair, _) => false,
             (Verb::Extend | Verb::Rest, tag) if tag.extends_by_script() => true,
@@ -271,15 +316,13 @@ impl Owed {
 
 fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
     Ok(match (verb, tag) {
-        (Verb::Acquire, Tag::Plain) => Answer::Acquire(id, command::answer::acquire_vote(reply)?),
-        (Verb::Acquire, Tag::Fenced) => {
-            Answer::Attempt(id, AttemptAnswer::Fenced(command::fenced::fenced_answer(reply)?))
-        }
+        (Verb::Acquire, Tag::Of(mode)) => match mode.attempt_answer(reply)? {
+            AttemptAnswer::Vote(vote) => Answer::Acquire(id, vote),
+            AttemptAnswer::Script(answer) => Answer::Attempt(id, answer),
+        },
         (Verb::Acquire, Tag::Parked) => Answer::Park(id, command::park::park_answer(reply)?),
-        (Verb::Acquire, Tag::Shared) => {
-            Answer::Attempt(id, AttemptAnswer::Shared(command::shared::shared_vote(reply)?))
-        }
-        (Verb::Repair, _) => Answer::Repair(id, number, tag.repair_vote(reply)?),
+        (Verb::Repair, Tag::Of(mode)) => Answer::Repair(id, number, repair_vote(mode, reply)?),
+        (Verb::Repair, Tag::Parked) => unreachable!("a repair is never parked"),
         (Verb::Extend, _) => Answer::Extend(id, number, command::answer::compare_vote(reply)?),
         (Verb::Swap, _) => Answer::Swap(id, number, command::answer::compare_vote(reply)?),
         (Verb::Release, _) => {
@@ -288,6 +331,11 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
         }
         (Verb::Rest, _) => Answer::Rest(id, command::answer::compare_vote(reply)?),
     })
+}
+
+#[cold]
+fn repair_vote(mode: Mode, reply: &Reply<'_>) -> Result<Vote, WrongShape> {
+    mode.attempt_answer(reply).map(AttemptAnswer::repair_vote)
 }
 
 fn written(what: &'static str, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
@@ -345,7 +393,10 @@ mod tests {
     fn a_reply_of_another_shape_is_always_noticed() {
         let verbs = [Verb::Acquire, Verb::Repair, Verb::Extend, Verb::Swap, Verb::Release, Verb::Rest];
         for verb in verbs {
-            for tag in Tag::ALL {
+            for tag in Mode::ALL.map(Tag::Of).into_iter().chain([Tag::Parked]) {
+                if (verb, tag) == (Verb::Repair, Tag::Parked) {
+                    continue;
+                }
                 let owed = Owed::round(verb, tag, 0, Id::NOBODY);
                 for owed in [owed, owed.whole()] {
                     let answer = owed.answer(&Reply::Bulk(b"text"));

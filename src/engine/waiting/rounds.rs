@@ -40,16 +40,14 @@ use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
 use crate::engine::locks::claim::Claim;
-use crate::engine::locks::fence;
-use crate::engine::locks::kind::Tag;
-use crate::engine::locks::mode::{self, ModeState};
+use crate::engine::locks::mode;
 use crate::engine::locks::next::Input;
 use crate::engine::locks::op::Op;
 use crate::engine::locks::slab::{Id, Slab};
 use crate::engine::locks::{hold, release};
 use crate::engine::masters::Masters;
 use crate::engine::masters::fleet::Fleet;
-use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::masters::owed::{Owed, Tag, Verb};
 use crate::engine::timers::claim_timer;
 use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
@@ -144,7 +142,7 @@ fn send(core: &mut Core, master: MasterId, id: Id) {
     let (now, only) = (ground.now, MasterSet::only(master));
     fleet.ask_due_facts(now);
     let op = locks.ops.get_mut(id);
-    if matches!(op.mode, ModeState::Fenced(_)) && fleet.quarantined(now).contains(master) {
+    if !op.mode.counts_quarantined() && fleet.quarantined(now).contains(master) {
         op.tries.excluded.insert(master);
     }
     let claim_id = op.claim;
@@ -201,7 +199,7 @@ pub(crate) fn encode(
         waited_us: whole_us(ground.now - op.asked.submitted),
         old_value: old.map_or(b"", |old| old.entry.value()),
         yields: place.yields,
-        mode: fence::park_mode(&ground.config, claim.kind),
+        kind: mode::with_fence(&ground.config, claim.kind),
         stay_ms: whole_ms(stay),
         fresh_ms: whole_ms(freshness(op.asked.ttl)),
         grant_ms: op.asked.ttl.as_millis(),
@@ -233,7 +231,7 @@ fn attempt(core: &mut Core, master: MasterId, id: Id) {
     let op = locks.ops.get(id);
     let claim_id = op.claim;
     let claim = locks.claims.get(claim_id);
-    let owed = Owed::round(Verb::Acquire, claim.kind.tag(), 0, claim_id);
+    let owed = Owed::round(Verb::Acquire, Tag::Of(claim.kind.mode()), 0, claim_id);
     let sent = mode::send_attempt(fleet, only, owed, claim, op.asked.ttl.as_millis(), Script::Sha);
     let claim = locks.claims.get_mut(claim_id);
     claim.parked_mut().place.note_sent(only, claim_id);

@@ -2,6 +2,7 @@
 
 use memchr::memchr;
 
+use super::scripts::WAIT_NAME;
 use crate::lock::label::{encode_label, label_part_size};
 use crate::lock::token::Token;
 use crate::resp;
@@ -106,6 +107,12 @@ pub(super) fn encode_tail(out: &mut Vec<u8>, ttl_ms: u64) {
 pub(super) fn encode_beside(out: &mut Vec<u8>, key: &[u8], prefix_size: usize, what: &[u8]) {
     let (prefix, name) = key_bytes(key).split_at_checked(prefix_size).unwrap_or_default();
     encode_joined(out, &[prefix, what, name]);
+}
+
+/// Encodes the keys of a lock and of its queue.
+pub(super) fn encode_lock_and_queue(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
+    out.extend_from_slice(key);
+    encode_beside(out, key, prefix_size, WAIT_NAME);
 }
 
 /// The name of the lock with this encoded key.

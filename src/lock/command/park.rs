@@ -17,13 +17,11 @@
 use std::sync::Arc;
 
 use super::answer::{ReleaseAnswer, WrongShape, failure, is_wrong_type, ttl_of};
-use super::entry::{Entry, digit, encode_beside, encode_decimal_bulk};
+use super::entry::{Entry, digit, encode_beside, encode_decimal_bulk, encode_lock_and_queue};
 use super::fenced::{Fence, FenceState, Refusal, refusal_of};
-use super::scripts::{
-    FENCE_NAME, FENCED_RELEASE_SERVE, FORCE_UNLOCK_SERVE, PARK, RELEASE_SERVE, SERVE, SHARED_ACQUIRE_QUEUE,
-    SHARED_RELEASE_SERVE, SWAP_PARKED, Script, UNPARK, WAIT_NAME,
-};
+use super::scripts::{FENCE_NAME, FORCE_UNLOCK_SERVE, PARK, SERVE, SWAP_PARKED, Script, UNPARK};
 use crate::lock::fencing::Window;
+use crate::lock::kind::Kind;
 use crate::lock::label::label_in;
 use crate::lock::ttl::Ttl;
 use crate::lock::vote::{Failure, HolderTtl};
@@ -60,7 +58,7 @@ pub(crate) struct Park<'a> {
     pub(crate) old_value: &'a [u8],
     /// Whether other waiters are served first if the key has the old value.
     pub(crate) yields: bool,
-    pub(crate) mode: ParkMode,
+    pub(crate) kind: Kind<Fence>,
     /// How long the entry stays; zero for an attempt that leaves no entry.
     pub(crate) stay_ms: u64,
     /// How long the master may grant through a message; after that it rings.
@@ -71,15 +69,6 @@ pub(crate) struct Park<'a> {
     pub(crate) vote: [u8; 8],
     /// Size of the prefix of all keys, in bytes.
     pub(crate) prefix_size: usize,
-}
-
-/// Kind of lock that a waiter parks for, or that is released.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum ParkMode {
-    Plain,
-    Fenced(Fence),
-    /// A reader of a shared lock.
-    Shared,
 }
 
 /// Tries, and stays in the queue if the lock is not free for this waiter.
@@ -93,21 +82,15 @@ pub(crate) fn encode_park(out: &mut Vec<u8>, script: Script, entry: &Entry, park
     encode_decimal_bulk(out, park.waited_us);
     resp::encode_bulk(out, park.old_value);
     encode_decimal_bulk(out, u64::from(park.yields));
-    let mode: &[u8] = match park.mode {
-        ParkMode::Plain => b"p",
-        ParkMode::Fenced(_) => b"f",
-        ParkMode::Shared => b"r",
-    };
-    resp::encode_bulk(out, mode);
+    resp::encode_bulk(out, &[park.kind.mode().letter()]);
     for number in [park.stay_ms, park.fresh_ms, park.grant_ms] {
         encode_decimal_bulk(out, number);
     }
     resp::encode_bulk(out, park.channel);
     resp::encode_bulk(out, &park.vote);
-    if let ParkMode::Fenced(fence) = &park.mode {
-        encode_fenced_part(out, fence);
-    } else {
-        resp::encode_bulk(out, b"");
+    match park.kind.fenced() {
+        Some(fence) => encode_fenced_part(out, &fence),
+        None => resp::encode_bulk(out, b""),
     }
     out.extend_from_slice(value);
 }
@@ -145,17 +128,13 @@ pub(crate) fn encode_release_serve(
     out: &mut Vec<u8>,
     script: Script,
     entry: &Entry,
-    mode: ParkMode,
+    kind: Kind<Fence>,
     prefix_size: usize,
 ) {
-    match mode {
-        ParkMode::Plain => RELEASE_SERVE.encode_head(out, script),
-        ParkMode::Fenced(_) => FENCED_RELEASE_SERVE.encode_head(out, script),
-        ParkMode::Shared => SHARED_RELEASE_SERVE.encode_head(out, script),
-    }
+    kind.mode().release_script().encode_head(out, script);
     let value = encode_keys(out, entry, prefix_size);
     out.extend_from_slice(value);
-    if let ParkMode::Fenced(Fence { token, window: Window { half_us, life_ms }, .. }) = mode {
+    if let Some(Fence { token, window: Window { half_us, life_ms }, .. }) = kind.fenced() {
         [token.as_u64(), half_us, half_us, life_ms].into_iter().for_each(|it| encode_decimal_bulk(out, it));
     }
 }
@@ -189,22 +168,6 @@ pub(crate) fn encode_swap_parked(
     encode_decimal_bulk(out, ttl.as_millis());
 }
 
-/// Joins the readers of a lock, if nobody else holds it or waits for it. The reply is a
-/// [`super::shared::shared_vote`].
-pub(crate) fn encode_shared_acquire_queue(
-    out: &mut Vec<u8>,
-    script: Script,
-    entry: &Entry,
-    ttl_ms: u64,
-    prefix_size: usize,
-) {
-    SHARED_ACQUIRE_QUEUE.encode_head(out, script);
-    let (key, value) = entry.parts();
-    encode_lock_and_queue(out, key, prefix_size);
-    out.extend_from_slice(value);
-    encode_decimal_bulk(out, ttl_ms);
-}
-
 /// Last byte of a sharded channel's name. `serve.lua` sends to a sharded channel with `SPUBLISH`, which
 /// subscribers to a pattern do not receive.
 pub(crate) const SHARDED: u8 = b's';
@@ -229,11 +192,6 @@ fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, prefix_size: usize) -> &
 fn encode_all_keys(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
     encode_lock_and_queue(out, key, prefix_size);
     encode_beside(out, key, prefix_size, FENCE_NAME);
-}
-
-fn encode_lock_and_queue(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
-    out.extend_from_slice(key);
-    encode_beside(out, key, prefix_size, WAIT_NAME);
 }
 
 /// Encodes a ticket; an empty string if it is unknown.

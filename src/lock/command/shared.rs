@@ -13,14 +13,29 @@
 //! readers count for nothing, and are removed when another reader comes or goes.
 
 use super::answer::{WrongShape, failure, ttl_of};
-use super::entry::{Entry, encode_decimal_bulk};
-use super::scripts::{SHARED_EXTEND, Script};
+use super::entry::{Entry, encode_decimal_bulk, encode_lock_and_queue};
+use super::scripts::{SHARED_ACQUIRE_QUEUE, SHARED_EXTEND, Script};
 use crate::lock::vote::{Failure, Vote};
 use crate::resp::{self, Reply};
 
 /// Distinguishes a set of readers from other sorted sets. Its number changes with the meaning of members or
 /// scores.
 pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
+
+/// Joins the readers of a lock, if nobody else holds it or waits for it. The reply is a [`shared_vote`].
+pub(crate) fn encode_shared_acquire_queue(
+    out: &mut Vec<u8>,
+    script: Script,
+    entry: &Entry,
+    ttl_ms: u64,
+    prefix_size: usize,
+) {
+    SHARED_ACQUIRE_QUEUE.encode_head(out, script);
+    let (key, value) = entry.parts();
+    encode_lock_and_queue(out, key, prefix_size);
+    out.extend_from_slice(value);
+    encode_decimal_bulk(out, ttl_ms);
+}
 
 /// Extends a reader's time, if the reader is there.
 pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &Entry, ttl_ms: u64) {
@@ -37,7 +52,7 @@ pub(crate) fn encode_reader_count(out: &mut Vec<u8>, key: &[u8]) {
     resp::encode_bulk(out, MARKER);
 }
 
-/// The vote in a reply to [`super::park::encode_shared_acquire_queue`]. An error is never a no (I16).
+/// The vote in a reply to [`encode_shared_acquire_queue`]. An error is never a no (I16).
 pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     let holder = match *reply {
         Reply::Simple(b"OK") => return Ok(Vote::Granted),
@@ -54,7 +69,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::lock::command::park::encode_shared_acquire_queue;
     use crate::lock::{HolderTtl, Token};
 
     fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry)) -> String {

@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use super::*;
+use crate::lock::command::scripts::{
+    FENCED_RELEASE_SERVE, RELEASE_SERVE, SHARED_ACQUIRE_QUEUE, SHARED_RELEASE_SERVE,
+};
+use crate::lock::command::shared::encode_shared_acquire_queue;
 use crate::lock::fencing::FencingToken;
 use crate::lock::{Drift, NamedScript, Token};
 
@@ -15,7 +19,7 @@ const PARKED: Park<'static> = Park {
     waited_us: 0,
     old_value: b"0123456789abcdefghij\tlabel",
     yields: true,
-    mode: ParkMode::Plain,
+    kind: Kind::Plain,
     stay_ms: 3000,
     fresh_ms: 2500,
     grant_ms: 10_000,
@@ -75,9 +79,9 @@ fn a_park_has_all_of_a_round() {
     };
     check_park(PARKED, [b"7", b"1800000000000001", b"1", b"p", b"3000", b""]);
     let park = Park { round: u32::MAX, at_us: 17, yields: false, stay_ms: 0, ..PARKED };
-    let shared = Park { mode: ParkMode::Shared, ..park };
+    let shared = Park { kind: Kind::Shared, ..park };
     check_park(shared, [b"99999999", b"17", b"0", b"r", b"0", b""]);
-    let fenced = Park { mode: ParkMode::Fenced(fence()), ..park };
+    let fenced = Park { kind: Kind::Fenced(fence()), ..park };
     let part = b"00018000000000000000150000000000090000";
     check_park(fenced, [b"99999999", b"17", b"0", b"f", b"0", part]);
 }
@@ -94,12 +98,12 @@ fn lock_queue_and_fence_share_their_prefix() {
     });
     check(SERVE, &KEYS, &[], |out, script| encode_serve(out, script, entry.key(), 2));
     let fenced: &[&[u8]] = &[value, token, half, half, life];
-    for (release, mode, arguments) in [
-        (RELEASE_SERVE, ParkMode::Plain, &[value][..]),
-        (FENCED_RELEASE_SERVE, ParkMode::Fenced(fence), fenced),
-        (SHARED_RELEASE_SERVE, ParkMode::Shared, &[value]),
+    for (release, kind, arguments) in [
+        (RELEASE_SERVE, Kind::Plain, &[value][..]),
+        (FENCED_RELEASE_SERVE, Kind::Fenced(fence), fenced),
+        (SHARED_RELEASE_SERVE, Kind::Shared, &[value]),
     ] {
-        check(release, &KEYS, arguments, |out, script| encode_release_serve(out, script, &entry, mode, 2));
+        check(release, &KEYS, arguments, |out, script| encode_release_serve(out, script, &entry, kind, 2));
     }
     let [lock, queue, _] = KEYS;
     check(SHARED_ACQUIRE_QUEUE, &[lock, queue], &[value, b"10000"], |out, script| {
@@ -154,7 +158,7 @@ fn the_longest_names_fit_a_request() {
         at_us: u64::MAX,
         waited_us: u64::MAX,
         old_value: &[b'v'; Token::SIZE + 1 + HOLDER_LABEL_SIZE_MAX],
-        mode: ParkMode::Fenced(Fence { token: FencingToken::near(u64::MAX), window, prefix_size }),
+        kind: Kind::Fenced(Fence { token: FencingToken::near(u64::MAX), window, prefix_size }),
         stay_ms: ms_max,
         fresh_ms: ms_max,
         grant_ms: ms_max,

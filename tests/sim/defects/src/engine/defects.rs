@@ -3,14 +3,13 @@
 use super::core::Core;
 use super::ground::Ground;
 use super::locks::Locks;
-use super::locks::mode::ModeState;
+use super::locks::mode::Wanted;
 use super::locks::op::Op;
 use super::locks::slab::Id;
 use super::masters::owed::{Owed, Question};
 use super::request::Outcome;
-use crate::handle::Kind;
 use crate::lock::command::park::encode_force_unlock_serve;
-use crate::lock::{MasterId, MasterSet};
+use crate::lock::{Kind, MasterId, MasterSet};
 
 impl Locks {
     /// Counts the votes for one fencing token for the next one.
@@ -18,7 +17,7 @@ impl Locks {
     pub(super) fn kept_votes(&self, id: Id) -> MasterSet {
         let op = self.ops.get(id);
         match (&op.mode, self.claims.find(op.claim)) {
-            (ModeState::Fenced(_), Some(before)) if op.is_asking() && before.parked.is_none() => {
+            (Wanted::Of(Kind::Fenced(_)), Some(before)) if op.is_asking() && before.parked.is_none() => {
                 before.tally.granted
             }
             _ => MasterSet::EMPTY,
@@ -29,7 +28,7 @@ impl Locks {
     #[cold]
     pub(super) fn feign_token(&mut self, ground: &Ground, id: Id, claim: Id) {
         let (op, claim) = (self.ops.get_mut(id), self.claims.get_mut(claim));
-        if let ModeState::Fenced(fencing) = &mut op.mode {
+        if let Some(fencing) = op.mode.fencing() {
             let masters_us = ground.wall_clock.masters_us(ground.now);
             claim.kind = Kind::Fenced(fencing.begin_attempt(masters_us));
         }
