@@ -122,7 +122,22 @@ pub(crate) enum ScriptAnswer {
 }
 
 impl Mode {
-    pub(crate) const ALL: [Self; 3] = [Self::Plain, Self::Fenced, Self::Shared];
+    #[doc(hidden)] // The doctor's test of rights.
+    pub const ALL: [Self; 3] = [Self::Plain, Self::Fenced, Self::Shared];
+
+    /// Returns the commands that the scripts of this mode need beyond those of plain locks, as an ACL names
+    /// them.
+    #[doc(hidden)] // The doctor tries them.
+    #[must_use]
+    pub const fn rights(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain => &[],
+            Self::Fenced => &["time"],
+            Self::Shared => {
+                &["time", "type", "pexpireat", "zadd", "zrem", "zrange", "zscore", "zremrangebyscore"]
+            }
+        }
+    }
 
     /// Whether waiters may insist on the order in which they asked.
     pub(crate) const fn check_policy(self, policy: WaitPolicy) -> Result<(), InputError> {

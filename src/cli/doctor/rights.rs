@@ -1,10 +1,10 @@
 //! The rights that each feature needs, and for each right a command that changes nothing. Redis has exactly
 //! one good answer to each command; any other answer is a refusal.
 
-use redlatch::Config;
 use redlatch::error::Failure;
 use redlatch::probe::Answer;
 use redlatch::scripts::{FENCE_NAME, NamedScript, PROBE_NAME, SCRIPTS, WAIT_NAME};
+use redlatch::{Config, Mode};
 
 /// Rights of the login.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -108,10 +108,8 @@ impl Feature {
             Self::Sharded => &["spublish", "ssubscribe"],
             Self::Inspections => &["getrange", "zrevrank"],
             Self::Comfort => &["client|setname", "script|load"],
-            Self::Fenced => &["time"],
-            Self::Shared => {
-                &["time", "type", "pexpireat", "zadd", "zrem", "zrange", "zscore", "zremrangebyscore"]
-            }
+            Self::Fenced => Mode::Fenced.rights(),
+            Self::Shared => Mode::Shared.rights(),
         }
     }
 }
@@ -313,6 +311,13 @@ mod tests {
         tried.push("info"); // asked for anyway
         for right in Feature::ALL.into_iter().flat_map(Feature::rights) {
             assert!(tried.contains(right), "{right}");
+        }
+    }
+
+    #[test]
+    fn each_mode_of_a_lock_has_its_feature() {
+        for mode in Mode::ALL.into_iter().filter(|mode| !mode.rights().is_empty()) {
+            assert!(Feature::ALL.iter().any(|it| it.rights() == mode.rights()), "{mode:?}");
         }
     }
 
