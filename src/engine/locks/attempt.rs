@@ -53,9 +53,8 @@ pub(crate) fn begin(core: &mut Core, id: Id, by: By<'_>, resource: Option<Resour
     if !is_usual {
         return ask(core, id, by, before);
     }
-    claim.asked = fleet.queue(fleet.usable, Owed::round(Verb::Acquire, Tag::PLAIN, 0, claim_id), |out| {
-        encode_acquire(out, &claim.entry, &terms.tail);
-    });
+    let owed = op.owed(Tag::PLAIN, claim_id);
+    claim.asked = fleet.queue(fleet.usable, owed, |out| encode_acquire(out, &claim.entry, &terms.tail));
     if claim.asked != fleet.all || fleet.has_quarantines() {
         return await_votes(core, id, true, MasterSet::EMPTY);
     }

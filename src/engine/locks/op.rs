@@ -45,7 +45,7 @@ pub(crate) struct Op {
     pub(crate) is_timed: bool,
     /// Whether the round trip of the next attempt is measured.
     pub(crate) is_sampled: bool,
-    /// Whether attempts need more than a `SET NX` of a token: a script, a label, or a measurement.
+    /// Whether attempts need more than a `SET NX` of a token: a script or a label.
     pub(crate) is_special: bool,
 }
 
@@ -274,6 +274,7 @@ impl Op {
     }
 
     /// Returns the request that the replies to the next attempt answer.
+    #[inline(always)]
     pub(crate) fn owed(&mut self, tag: Tag, claim: Id) -> Owed {
         if std::mem::take(&mut self.is_sampled) {
             Owed::Timed { tag, id: claim }
@@ -353,7 +354,7 @@ impl Op {
     /// Has the operation timed, and its round trip measured if it `is_sampled`.
     pub(crate) const fn note_timed(&mut self, is_sampled: bool) {
         (self.is_noted, self.is_timed) = (true, true);
-        (self.is_sampled, self.is_special) = (is_sampled, is_sampled);
+        self.is_sampled = is_sampled;
     }
 
     /// Begins an attempt with this claim. Returns when its votes are due: at `deadline`, or when the wait
