@@ -93,8 +93,8 @@ impl Locks {
         }
     }
 
-    /// Returns the claim of the round with which an acquisition waits in the masters' queues. Only this
-    /// function tells that it does.
+    /// Returns the claim of the round with which an acquisition waits in the masters' queues. Flows
+    /// that have the claim of an attempt under way read `claim.parked` instead.
     pub(super) fn waiting_round(&self, id: Id) -> Option<(Id, &Claim)> {
         let op = self.ops.find(id).filter(|op| op.is_asking())?;
         let claim = self.claims.find(op.claim)?;

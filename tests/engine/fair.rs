@@ -72,6 +72,22 @@ fn caller_without_wait_ignores_a_returning_master() {
     assert!(matches!(denied(&mut rig), AcquireError::NoQuorum(_)));
 }
 
+/// A second round would make the late grants of the first void.
+#[test]
+fn caller_without_wait_gets_a_late_grant() {
+    let mut rig = Rig::new(3, |config| config.answer_timeout(ms(1500)));
+    let lock = acquire(&mut rig, Duration::ZERO);
+    granted(&mut rig);
+    rig.release(lock, false);
+    logs(&mut rig);
+    (0..3).for_each(|index| rig.stall_replies(index));
+    acquire(&mut rig, Duration::ZERO);
+    rig.run_for(ms(1400));
+    rig.end_stalls();
+    granted(&mut rig);
+    assert_eq!(logs(&mut rig), vec![vec!["EVALSHA"]; 3], "one round");
+}
+
 #[test]
 fn rounds_of_a_parked_waiter_are_one_attempt() {
     let mut rig = Rig::new(3, defaults);

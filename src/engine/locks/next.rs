@@ -35,8 +35,8 @@
 //! | too few answers | – | failed | failed | – | – |
 //!
 //! ¹ Before all else: at the end of the wait, an acquisition behind others gets the error of the callers before
-//! it, a parked one has failed as refused, and a pausing one is denied. While a caller of this engine has the
-//! lock, or the turn has not come, the acquisition stands behind others (again).
+//! it, a parked one has failed as refused, and a pausing one is denied. Behind or pausing, it stands behind
+//! others (again) while a caller of this engine has the lock, or its turn has not come.
 //!
 //! An attempt is a park if the acquisition wants to park and enough masters can park it. It wants to once an
 //! attempt was refused or others of this engine came before it, if the lock is known as contended, and if its
@@ -50,8 +50,8 @@
 //! | too few answers, or too late | the wait cut it short; its caller was in a queue | the error of the callers before it |
 //! | any | | its own error, once the masters that refused have named the holder |
 //!
-//! An attempt that the wait cut short says nothing about its masters: they still had time to answer. A ring, a
-//! grant and a master that is back only move a deadline. A hand-over begins an attempt behind others or in a
+//! An attempt that the wait cut short says nothing about its masters: they still had time to answer. A ring
+//! only moves a deadline, and a master that is back may get the round, too. A hand-over begins an attempt behind others or in a
 //! pause (`handover.rs`), and a caller may give up in each phase (`release.rs`).
 
 use super::op::Cause;
@@ -84,7 +84,7 @@ pub(crate) enum Input {
     Unanswered,
 }
 
-/// What is known when something happens. Each fact is about some phases only, and false in the others.
+/// What is known when something happens. Each fact counts in some phases only.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Facts {
     /// The wait has ended.

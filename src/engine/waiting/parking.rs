@@ -211,8 +211,11 @@ impl Parked {
         // A quarter of each heartbeat is random, so that waiters that came together spread out.
         let beat = heartbeat(ttl);
         // A short silence must not cost the place in the queue.
-        self.due.answers = Some(now + if waits { answers.max(beat / 2) } else { answers });
-        self.due.round = now + rng.random_range(beat / 4 * 3..=beat);
+        let answers_due = now + if waits { answers.max(beat / 2) } else { answers };
+        let next_round = now + rng.random_range(beat / 4 * 3..=beat);
+        self.due.answers = Some(answers_due);
+        // Without a wait there is no place to keep, and a round that begins earlier makes late grants void.
+        self.due.round = if waits { next_round } else { next_round.max(answers_due) };
     }
 
     /// The round became a held lock.
