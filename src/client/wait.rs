@@ -19,8 +19,8 @@ impl Client {
     /// thread itself drives the client meanwhile, as in the blocking calls, so answers do not cross threads.
     ///
     /// The first poll may take up to 200 ms longer after an idle time, as for [`LockRequest::try_acquire`].
-    /// Polls must not block, except in calls of this client: while this thread polls, the client's own thread
-    /// may stay asleep.
+    /// Polls must not block, except in calls of this client: while this thread polls, other callers may wait for
+    /// their answers. Renewals and reports of a loss stay on time.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -33,8 +33,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`AcquireError::Stopped`] in a waker that this client calls, which would wait for itself. The future is
-    /// not polled.
+    /// [`AcquireError::Stopped`] in a waker that the thread calls which drives this client: it would wait for
+    /// itself. The future is not polled.
     ///
     /// [`LockRequest::try_acquire`]: crate::LockRequest::try_acquire
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, AcquireError> {
@@ -45,7 +45,7 @@ impl Client {
     /// one write for each master, as [`Client::acquire_all`] does for acquisitions. Returns what `poll` returns.
     ///
     /// For futures of your own that ask for several things at once. Without a batch, the first poll of each
-    /// future may write.
+    /// future may write. A set writes by itself. `poll` must not block.
     pub fn batch<T>(&self, poll: impl FnOnce() -> T) -> T {
         self.shared().collect(poll)
     }
@@ -70,7 +70,7 @@ impl Client {
 
     /// Returns the random pause of an acquisition after this many failed attempts, of which the last one took
     /// `took`: for retries of your own. The pause grows with the number of attempts from
-    /// [`ConfigBuilder::retry_delay`], lasts at least `took`, and at most `limit`.
+    /// [`ConfigBuilder::retry_delay`], lasts at least `took`, but never longer than `limit`.
     ///
     /// [`ConfigBuilder::retry_delay`]: crate::ConfigBuilder::retry_delay
     pub fn retry_pause(&self, attempts: u32, took: Duration, limit: Duration) -> Pause {

@@ -29,6 +29,12 @@ impl Inner {
         COLLECTING.get() == ptr::from_ref(self).addr()
     }
 
+    /// Whether the background thread goes on leading, because a task waited last.
+    #[cfg(test)]
+    pub(in crate::client) const fn favours_background(&self) -> bool {
+        self.background.is_favoured
+    }
+
     /// Whether a leader sleeps in the kernel, and nobody has woken it.
     #[cfg(test)]
     pub(in crate::client) fn is_led_asleep(&self) -> bool {
@@ -36,8 +42,8 @@ impl Inner {
     }
 
     fn write_collected(&mut self, start: Instant) {
-        // Another thread may have written them.
-        if self.unsent_count > 0 {
+        // Another thread may have written them, or the collection around this one will.
+        if self.unsent_count > 0 && !self.is_collecting() {
             self.write_batch(start);
         }
     }
@@ -91,7 +97,7 @@ impl Wake for Blocked {
         self.is_woken.store(true, Ordering::SeqCst);
         if self.is_leading.load(Ordering::SeqCst) {
             // A client that cannot be used ends the lead by itself.
-            let _ = self.shared.upgrade().map(|shared| shared.with(Inner::wake_leader));
+            let _ = self.shared.upgrade().map(|shared| shared.peek(Inner::wake_leader));
         } else {
             self.sleeper.wake_by_ref();
         }
@@ -121,8 +127,10 @@ impl Shared {
     /// Waits on this thread until the future is ready. Fails in a waker that this client calls.
     pub(in crate::client) fn block_on<F: Future>(self: &Arc<Self>, future: F) -> Result<F::Output, Stopped> {
         self.waking.check_outside()?;
-        // If the client cannot be used, the future says so.
+        // If the client cannot be used, the future says so. This may lead for a moment.
+        let guard = self.guard();
         let _ = self.enter_to_wait(OutcomeKind::Acquire).map(|inner| self.leave(inner));
+        drop(guard);
         let address = self.address();
         let blocked = Arc::new(Blocked {
             sleeper: Sleeper::own().0,
@@ -156,10 +164,18 @@ impl Shared {
     fn wait_for_waker(&self, blocked: &Blocked, waker: &Waker, address: usize) -> Result<(), Stopped> {
         let _guard = self.guard();
         let mut inner = self.enter()?;
+        inner.background.is_favoured = false;
         let is_done = |inner: &Inner| blocked.is_woken() || inner.completions.woken_count(waker) > 0;
+        if is_done(&inner) {
+            // A future that wakes itself in each poll must not keep the client from its work.
+            let limit = Some(inner.now());
+            match inner.poller.take() {
+                Some(poller) => inner = self.lead(inner, poller, limit, |_| false)?,
+                None => inner.write_beside_leader(),
+            }
+        }
         while !is_done(&inner) {
             if let Some(poller) = inner.poller.take() {
-                inner.background.is_favoured = false;
                 blocked.is_leading.store(true, Ordering::SeqCst);
                 let led = self.lead(inner, poller, None, is_done);
                 blocked.is_leading.store(false, Ordering::SeqCst);
@@ -176,7 +192,10 @@ impl Shared {
             let to_lead = Waker::from(blocked.sleeper.clone());
             inner.blocked.push(to_lead.clone());
             self.leave(inner);
-            blocked.sleeper.sleep(None);
+            // A waker that `leave` called may have slept on this thread, too.
+            if !blocked.is_woken() {
+                blocked.sleeper.sleep(None);
+            }
             inner = self.lock();
             inner.blocked.retain(|other| !other.will_wake(&to_lead));
             if let Some(why) = &inner.stopped {

@@ -241,8 +241,10 @@ impl Inner {
             None => at = earlier(at, look_at),
         }
         let is_late = |until| is_before(at, until);
-        let is_woken = |until| self.wants_background() || self.is_closing || is_late(until);
-        let is_woken = self.background.sleeps_until.is_some_and(is_woken) && !self.is_collecting();
+        // A thread that collects leads in a moment, but what is due must not wait for it.
+        let wants_background = self.wants_background() && !self.is_collecting();
+        let is_woken = |until| wants_background || self.is_closing || is_late(until);
+        let is_woken = self.background.sleeps_until.is_some_and(is_woken);
         let keeper = is_woken.then(|| {
             self.background.sleeps_until = None;
             self.background.keeper().clone()

@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::thread;
 
 use super::*;
-use crate::client::{Drive, Guard};
+use crate::client::{Count, Drive, Guard};
 use crate::clock;
 use crate::config::tests::of_double;
 use redlatch_support::PATIENCE;
@@ -21,8 +21,8 @@ const LONG: Duration = PATIENCE.saturating_mul(10);
 struct Stage {
     _double: Double,
     client: Client,
-    /// Never turns.
-    _drive: Drive,
+    /// Never turns by itself.
+    drive: Drive,
 }
 
 impl Stage {
@@ -31,7 +31,7 @@ impl Stage {
         let client =
             of_double(&double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("an event loop");
         let drive = client.drive().expect("a descriptor");
-        Self { _double: double, client, _drive: drive }
+        Self { _double: double, client, drive }
     }
 }
 
@@ -44,6 +44,15 @@ fn within<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
 
 fn acquire(client: &Client, name: &str) -> Result<Guard, AcquireError> {
     client.block_on(client.lock(name).wait(LONG).acquire_async())?
+}
+
+/// Waits until a thread leads, and sleeps.
+fn await_leader(client: &Client) {
+    let start = clock::now();
+    while client.shared().peek(|inner| inner.is_led_asleep()) != Some(true) {
+        assert!(clock::now() - start < PATIENCE, "nobody leads");
+        thread::yield_now();
+    }
 }
 
 #[test]
@@ -88,15 +97,51 @@ fn another_thread_wakes_a_blocked_leader() {
     let blocked = thread::spawn(move || {
         its.block_on(async { its.pause(LONG).cancel_with(&handle).await }).expect("no waker")
     });
-    let start = clock::now();
-    let sleeps = |inner: &mut Inner| inner.is_led_asleep();
-    while stage.client.shared().peek(sleeps) != Some(true) {
-        assert!(clock::now() - start < PATIENCE, "it does not sleep");
-        thread::yield_now();
-    }
+    await_leader(&stage.client);
     cancel.cancel();
-    assert_eq!(stage.client.shared().peek(sleeps), Some(false), "nothing else wakes it");
+    let sleeps = stage.client.shared().peek(|inner| inner.is_led_asleep());
+    assert_eq!(sleeps, Some(false), "nothing else wakes it");
     assert_eq!(within(|| blocked.join().expect("no panic")), Err(AcquireError::Cancelled));
+}
+
+#[test]
+fn future_that_wakes_itself_is_answered() {
+    let stage = Stage::new();
+    let its = stage.client.clone();
+    within(move || {
+        let mut acquiring = pin!(its.lock("a").wait(LONG).acquire_async());
+        let waking = poll_fn(|context| {
+            context.waker().wake_by_ref();
+            acquiring.as_mut().poll(context)
+        });
+        drop(its.block_on(waking).expect("no waker").expect("free"));
+    });
+}
+
+#[test]
+fn blocked_thread_leads_though_a_task_waits() {
+    let double = Double::start(3).expect("free ports");
+    let client = of_double(&double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("an event loop");
+    let mut waiting = pin!(client.pause(LONG));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    await_leader(&client);
+    let favours = |inner: &mut Inner| inner.favours_background();
+    assert_eq!(client.shared().peek(favours), Some(true));
+    drop(acquire(&client, "a").expect("free"));
+    assert_eq!(client.shared().peek(favours), Some(false));
+}
+
+#[test]
+fn drive_learns_of_deadlines_while_a_thread_polls() {
+    let mut stage = Stage::new();
+    let wakes = Arc::new(Count::default());
+    stage.drive.turn(&wakes.clone().into()).expect("the client goes on");
+    let client = &stage.client;
+    let counted = client.block_on(async {
+        let guard = client.lock("a").auto_extend(LONG).await.expect("free");
+        (wakes.get(), guard)
+    });
+    assert!(counted.expect("no waker").0 > 0, "the drive sleeps through the renewal");
 }
 
 #[test]
@@ -139,6 +184,12 @@ fn batch_writes_once() {
             before = client.unsent_size();
         }
         assert!(looking.as_mut().poll(context).is_pending());
+    });
+    assert_eq!(client.unsent_size(), 0);
+    let mut later = pin!(client.free_slots("pool", 3, 0));
+    client.batch(|| {
+        assert!(client.batch(|| later.as_mut().poll(context)).is_pending());
+        assert!(client.unsent_size() > 0, "the batch around it writes");
     });
     assert_eq!(client.unsent_size(), 0);
     let [first, second] = acquiring;
