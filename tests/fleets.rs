@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 // `crate::…` in `src/compose/fleets.rs` means these.
+use redlatch::pool;
 use redlatch::{AcquireError, FencingToken, Fleets, FleetsError, Guard};
 use redlatch::{Candidate, Client, LockName, LockRequest, RwLock, SlotsRequest};
 use redlatch_support::PATIENCE;
@@ -102,6 +103,11 @@ fn hash_tag_alone_chooses_the_fleet() {
     for tag in names() {
         for name in [format!("{{{tag}}}:items"), format!("cart}}{{{tag}}}"), format!("{{{tag}}}{{other}}")] {
             assert_eq!(fleets.label_of(&name), fleets.label_of(&tag), "{name}");
+        }
+    }
+    for pool in names() {
+        for name in [LockName::of_slot(pool.as_bytes(), 7), LockName::of_door(pool.as_bytes())] {
+            assert_eq!(fleets.label_of(name), fleets.label_of(&pool), "the locks of {pool}");
         }
     }
     // No tag: the whole name counts, so these names are in all fleets.

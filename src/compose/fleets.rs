@@ -1,6 +1,7 @@
 //! [`Fleets`]: several fleets of masters, and which of them has the lock of a name. Uses public items alone:
 //! `tests/fleets.rs` compiles this file outside the crate.
 
+use crate::pool::LockOfPool;
 use crate::{Candidate, Client, LockName, LockRequest, RwLock, SlotsRequest};
 
 /// Several fleets of masters, for more locks than one fleet carries. Each lock is in one fleet, which the
@@ -156,7 +157,9 @@ impl Fleets {
     }
 
     fn choose(&self, name: &LockName<'_>) -> &Fleet {
-        let hash = fnv1a(hash_tag(name.as_ref()));
+        // A pool's locks are where the pool is.
+        let name = LockOfPool::parse(name.as_ref()).map_or(name.as_ref(), |lock| lock.pool);
+        let hash = fnv1a(hash_tag(name));
         // The order of the labels decides between equal values.
         self.fleets.iter().max_by_key(|fleet| mix(fleet.seed ^ hash)).expect("`new` refuses an empty list")
     }

@@ -58,7 +58,7 @@ enum Kept<'a> {
 
 impl<'a> LockName<'a> {
     /// Returns the name of the lock for this slot of a pool; see [`pool::slot_name`]. No other lock can have
-    /// it.
+    /// it, and a set refuses it.
     #[must_use]
     pub fn of_slot(pool: &[u8], slot: u32) -> LockName<'static> {
         LockName::of_pool(pool::slot_name(pool, slot))
