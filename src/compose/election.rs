@@ -133,7 +133,7 @@ impl Candidate {
     ///
     /// ```no_run
     /// # use redlatch::{AcquireError, Cancel, Client, FencingToken};
-    /// use std::ops::ControlFlow;
+    /// use std::{ops::ControlFlow, time::Duration};
     ///
     /// # async fn round(term: FencingToken) {}
     /// async fn lead(client: &Client, stop: &Cancel) -> Result<(), AcquireError> {
@@ -142,7 +142,10 @@ impl Candidate {
     ///         while !leadership.is_cancelled() {
     ///             round(leadership.term()).await;
     ///             // `stop` ends the pause early, and no round.
-    ///             let _ = client.pause(std::time::Duration::from_secs(10)).cancel_with(stop).await;
+    ///             let pause = client.pause(Duration::from_secs(10));
+    ///             if pause.cancel_with(stop).await.is_err() {
+    ///                 break;
+    ///             }
     ///         }
     ///         ControlFlow::Break(())
     ///     });
