@@ -33,7 +33,7 @@ pub(crate) fn to_std(at: Instant) -> Instant {
 /// The wall clock: time since 1970, or zero if earlier. It may jump and be wrong; it is only a starting point
 /// for fencing tokens, which the masters' clocks decide.
 pub(crate) fn wall() -> Duration {
-    #[cfg(feature = "simulator")]
+    #[cfg(all(unix, feature = "simulator"))]
     if let Some((_, wall)) = SIMULATED.get() {
         return wall;
     }
@@ -45,14 +45,14 @@ pub(crate) fn suspended() -> Duration {
     shown().1
 }
 
-#[cfg(feature = "simulator")]
+#[cfg(all(unix, feature = "simulator"))]
 thread_local! {
     /// Both clocks of a simulated client, while this thread runs its calls.
     static SIMULATED: std::cell::Cell<Option<(Instant, Duration)>> = const { std::cell::Cell::new(None) };
 }
 
 /// Shows these times to this thread in place of the present: of [`now`], and of [`wall`]. `None` ends that.
-#[cfg(feature = "simulator")]
+#[cfg(all(unix, feature = "simulator"))]
 pub(crate) fn simulate(times: Option<(Instant, Duration)>) {
     SIMULATED.set(times);
 }
@@ -60,7 +60,7 @@ pub(crate) fn simulate(times: Option<(Instant, Duration)>) {
 /// [`Instant::now`], and how long the machine was suspended since the first call; or the simulated present.
 #[inline]
 fn shown() -> (Instant, Duration) {
-    #[cfg(feature = "simulator")]
+    #[cfg(all(unix, feature = "simulator"))]
     if let Some((now, _)) = SIMULATED.get() {
         return (now, Duration::ZERO);
     }

@@ -62,7 +62,7 @@ pub(crate) struct Driver {
     /// For each master being connected, its attempts.
     races: Vec<(MasterId, Race)>,
     /// Whether the simulator opens and closes connections, and moves their bytes. Then no socket exists.
-    #[cfg(feature = "simulator")]
+    #[cfg(all(unix, feature = "simulator"))]
     is_simulated: bool,
 }
 
@@ -120,7 +120,7 @@ impl Driver {
     }
 
     /// Driver of an engine whose connections belong to the simulator.
-    #[cfg(feature = "simulator")]
+    #[cfg(all(unix, feature = "simulator"))]
     pub(crate) fn simulated(config: Arc<Config>, seed: [u8; 32]) -> Result<(Self, Poller), ConnectError> {
         let (driver, poller) = Self::with_seed(config, seed)?;
         Ok((Self { is_simulated: true, ..driver }, poller))
@@ -151,7 +151,7 @@ impl Driver {
             resolver,
             asked,
             races: Vec::new(),
-            #[cfg(feature = "simulator")]
+            #[cfg(all(unix, feature = "simulator"))]
             is_simulated: false,
         };
         Ok((driver, Poller { poll, events, spin }))
@@ -379,7 +379,7 @@ impl Driver {
 
     /// Opens and closes connections as the engine asks.
     fn follow_links(&mut self) {
-        #[cfg(feature = "simulator")]
+        #[cfg(all(unix, feature = "simulator"))]
         if self.is_simulated {
             return;
         }

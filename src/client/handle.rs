@@ -290,7 +290,7 @@ impl Client {
         self.shared().peek(|inner| inner.driver.engine.unconfirmed_count()).unwrap_or_default()
     }
 
-    #[cfg(any(test, feature = "simulator"))]
+    #[cfg(any(test, all(unix, feature = "simulator")))]
     pub(super) fn from_shared(shared: Arc<Shared>, config: Arc<Config>) -> Self {
         Self { handle: Arc::new(Handle { shared, config, callbacks: Callbacks::default() }) }
     }
