@@ -63,9 +63,9 @@ fn blocked_thread_wakes_no_other_between_answers() {
                 };
                 assert!(shared.poll(context.waker(), true, ask).is_pending());
             }
-            // The background thread sleeps from here on.
+            // The background thread sleeps from here on, and knows the deadlines.
             shared.background.sleep(Some(clock::now()));
-            shared.lock().background.sleeps_until = Some(None);
+            shared.lock().background.sleeps_until = Some(Some(clock::now()));
             return Poll::Pending;
         }
         assert!(!shared.background.sleep(Some(clock::now())), "this thread leads again");
