@@ -365,7 +365,7 @@ fn ends() -> String {
     stage.drive_turns();
     stages.push(stage.page);
 
-    let mut stage = Stage::new("Together: the client is drained while a task waits", false);
+    let mut stage = Stage::new("Alone: the client is drained while a task waits", true);
     stage.hang(true);
     stage.acquire("a");
     let count = stage.client.drain(Duration::ZERO, HeldLocks::Leave);
