@@ -68,7 +68,7 @@ use history::Report;
 use redlatch_testing::model;
 use world::Statistics;
 
-/// Seeds of a plain `cargo test`; `REDLATCH_SEEDS=0..5000` replaces them.
+/// Seeds of a plain `cargo test`; `REDLATCH_SEEDS=0..2500` replaces them.
 const SEEDS: Range<u64> = 0..300;
 /// Seeds for histories with the real scripts; `REDLATCH_LUA_SEEDS` replaces them. `REDLATCH_SCRIPTS=lua` replays one.
 const LUA_SEEDS: Range<u64> = 0..40;
