@@ -1,5 +1,6 @@
 //! [`Guard`]: a lock held by a [`Client`]. Its extension, release and loss.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -200,7 +201,7 @@ impl Guard {
     }
 
     pub(super) const fn extension(&self, ttl: Duration) -> Pending<ExtendCall<'_>> {
-        Pending::new(ExtendCall { client: &self.client, lock: self.lock, ttl })
+        Pending::new(ExtendCall { client: Cow::Borrowed(&self.client), lock: self.lock, ttl })
     }
 
     /// Calls `callback` when the lock is lost or about to be lost: when so many masters have shown the loss
@@ -426,7 +427,7 @@ impl Future for Release {
 /// Extension of a lock, by its guard or by one hold of a reentrant lock for all holds.
 #[derive(Debug)]
 pub(super) struct ExtendCall<'g> {
-    pub(super) client: &'g Client,
+    pub(super) client: Cow<'g, Client>,
     pub(super) lock: OpId,
     pub(super) ttl: Duration,
 }

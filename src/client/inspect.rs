@@ -1,5 +1,6 @@
 //! Inspection of locks and of slots, and the deletion of locks by force.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -32,7 +33,7 @@ impl Client {
     /// # Errors
     /// [`InspectError`]. A missing answer of a master is part of the [`Inspection`].
     pub fn inspect<'n>(&self, name: impl Into<LockName<'n>>) -> Result<Inspection, InspectError> {
-        Pending::new(InspectCall { client: self, name: name.into() }).wait()
+        Pending::new(InspectCall { client: Cow::Borrowed(self), name: name.into() }).wait()
     }
 
     /// Returns the future of [`Client::inspect`], for tasks. Sends nothing before its first poll.
@@ -41,7 +42,7 @@ impl Client {
         &'a self,
         name: impl Into<LockName<'n>>,
     ) -> impl Future<Output = Result<Inspection, InspectError>> + Send + 'a {
-        Pending::new(InspectCall { client: self, name: name.into() })
+        Pending::new(InspectCall { client: Cow::Borrowed(self), name: name.into() })
     }
 
     /// Returns a future that asks the masters which of the `count` slots of this pool are free, in one round
@@ -84,7 +85,7 @@ impl Client {
     /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none. A holder that
     /// extends the lock may restore deleted keys.
     pub fn force_unlock<'n>(&self, name: impl Into<LockName<'n>>) -> Result<ForceUnlocked, ForceUnlockError> {
-        Pending::new(ForceUnlockCall { client: self, name: name.into() }).wait()
+        Pending::new(ForceUnlockCall { client: Cow::Borrowed(self), name: name.into() }).wait()
     }
 
     /// Returns the future of [`Client::force_unlock`], for tasks. Sends nothing before its first poll. Safe
@@ -93,14 +94,14 @@ impl Client {
         &'a self,
         name: impl Into<LockName<'n>>,
     ) -> impl Future<Output = Result<ForceUnlocked, ForceUnlockError>> + Send + 'a {
-        Pending::new(ForceUnlockCall { client: self, name: name.into() })
+        Pending::new(ForceUnlockCall { client: Cow::Borrowed(self), name: name.into() })
     }
 }
 
 #[derive(Debug)]
-struct InspectCall<'a> {
-    client: &'a Client,
-    name: LockName<'a>,
+pub(super) struct InspectCall<'a> {
+    pub(super) client: Cow<'a, Client>,
+    pub(super) name: LockName<'a>,
 }
 
 impl Ask for InspectCall<'_> {
@@ -162,12 +163,12 @@ impl Future for FreeSlots {
 }
 
 #[derive(Debug)]
-struct FreeSlotsCall {
-    client: Client,
-    pool: Bytes,
-    count: u32,
-    from: u32,
-    cancel: Option<Registration>,
+pub(super) struct FreeSlotsCall {
+    pub(super) client: Client,
+    pub(super) pool: Bytes,
+    pub(super) count: u32,
+    pub(super) from: u32,
+    pub(super) cancel: Option<Registration>,
 }
 
 impl Ask for FreeSlotsCall {
@@ -199,9 +200,9 @@ impl Ask for FreeSlotsCall {
 }
 
 #[derive(Debug)]
-struct ForceUnlockCall<'a> {
-    client: &'a Client,
-    name: LockName<'a>,
+pub(super) struct ForceUnlockCall<'a> {
+    pub(super) client: Cow<'a, Client>,
+    pub(super) name: LockName<'a>,
 }
 
 impl Ask for ForceUnlockCall<'_> {

@@ -5,6 +5,7 @@
 //! unpolled task delays nobody. It never calls a waker, drops a guard or asks the client while the state is
 //! locked.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -231,7 +232,7 @@ impl ReentrantGuard {
 
     fn extension(&self, ttl: Duration) -> Result<Pending<ExtendCall<'_>>, ExtendError> {
         let lock = self.owner.look(Guard::lock).ok_or(ExtendError::NotHeld)?;
-        Ok(Pending::new(ExtendCall { client: &self.owner.request.client, lock, ttl }))
+        Ok(Pending::new(ExtendCall { client: Cow::Borrowed(&*self.owner.request.client), lock, ttl }))
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, or when the last hold has

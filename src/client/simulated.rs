@@ -23,18 +23,20 @@ use bytes::Bytes;
 use super::completions::OutcomeKind;
 use super::guard::{ExtendCall, Guard};
 use super::handle::Client;
+use super::inspect::{ForceUnlockCall, FreeSlotsCall, InspectCall};
 use super::loss::Lost;
 use super::passing::{AdoptCall, ReleaseCall};
 use super::pending::{Ask, Pending};
 use super::request::LockRequest;
 use super::shared::background::Drive;
 use super::shared::{Inner, Shared, Stopped};
+use super::wait::PauseCall;
 use crate::cancel::Registration;
 use crate::clock;
 use crate::config::Config;
 use crate::driver::Driver;
 use crate::engine::{Engine, OpId, Outcome, Request};
-use crate::error::{AcquireError, ExtendError};
+use crate::error::AcquireError;
 use crate::handle::LockHandle;
 use crate::lock::{LockName, Resource};
 use crate::options::Options;
@@ -221,13 +223,13 @@ pub struct Call {
 enum CallKind {
     Acquire(Pending<Seen<LockRequest<'static>>>),
     Adopt(Pending<Seen<AdoptCall>>),
-    Extend(Pending<Seen<Extension>>),
+    Extend(Pending<Seen<ExtendCall<'static>>>),
     Release(Pending<Seen<Guard>>),
     ReleaseHandle(Pending<Seen<ReleaseCall>>),
-    Inspect(Pending<Seen<Errand<INSPECT>>>),
-    FreeSlots(Pending<Seen<Errand<FREE_SLOTS>>>),
-    ForceUnlock(Pending<Seen<Errand<FORCE_UNLOCK>>>),
-    Pause(Pending<Seen<Errand<PAUSE>>>),
+    Inspect(Pending<Seen<InspectCall<'static>>>),
+    FreeSlots(Pending<Seen<FreeSlotsCall>>),
+    ForceUnlock(Pending<Seen<ForceUnlockCall<'static>>>),
+    Pause(Pending<Seen<PauseCall>>),
 }
 
 /// Runs this with the call, whatever its kind is.
@@ -284,7 +286,10 @@ impl Call {
     #[must_use]
     pub fn extend(guard: &Guard, ttl: Duration) -> Self {
         let (client, lock) = (guard.client(), guard.lock());
-        Self::new(client, CallKind::Extend(seen(Extension { client: client.clone(), lock, ttl })))
+        Self::new(
+            client,
+            CallKind::Extend(seen(ExtendCall { client: Cow::Owned(client.clone()), lock, ttl })),
+        )
     }
 
     /// [`Guard::release_async`].
@@ -306,20 +311,23 @@ impl Call {
     /// If the request is a lock's.
     #[must_use]
     pub fn errand(client: &Client, request: &Request<'_>) -> Self {
+        let own = || client.clone();
+        let name = |name: Resource<'_>| LockName::of_pool(Bytes::copy_from_slice(name.as_bytes()));
         let kind = match *request {
-            Request::Inspect { resource } => CallKind::Inspect(seen(errand(client, resource))),
-            Request::ForceUnlock { resource } => CallKind::ForceUnlock(seen(errand(client, resource))),
+            Request::Inspect { resource } => {
+                let (client, name) = (Cow::Owned(own()), name(resource));
+                CallKind::Inspect(seen(InspectCall { client, name }))
+            }
+            Request::ForceUnlock { resource } => {
+                let (client, name) = (Cow::Owned(own()), name(resource));
+                CallKind::ForceUnlock(seen(ForceUnlockCall { client, name }))
+            }
             Request::FreeSlots { pool, count, from } => {
-                CallKind::FreeSlots(seen(Errand { slots: (count, from), ..errand(client, pool) }))
+                let pool = Bytes::copy_from_slice(pool.as_bytes());
+                CallKind::FreeSlots(seen(FreeSlotsCall { client: own(), pool, count, from, cancel: None }))
             }
             Request::Pause { attempts, took, limit } => {
-                let pause = (attempts, took, limit);
-                CallKind::Pause(seen(Errand {
-                    client: client.clone(),
-                    name: Vec::new(),
-                    slots: (0, 0),
-                    pause,
-                }))
+                CallKind::Pause(seen(PauseCall { client: own(), cancel: None, attempts, took, limit }))
             }
             ref other => panic!("no errand: {other:?}"),
         };
@@ -450,93 +458,5 @@ impl<A: Ask> Ask for Seen<A> {
 
     fn cancellation(&mut self) -> Option<(&mut Registration, A::Error)> {
         self.ask.cancellation()
-    }
-}
-
-/// [`ExtendCall`], with its own handle.
-#[derive(Debug)]
-struct Extension {
-    client: Client,
-    lock: OpId,
-    ttl: Duration,
-}
-
-impl Extension {
-    const fn call(&self) -> ExtendCall<'_> {
-        ExtendCall { client: &self.client, lock: self.lock, ttl: self.ttl }
-    }
-}
-
-impl Ask for Extension {
-    const OUTCOME: OutcomeKind = OutcomeKind::Extend;
-    const STOPPED: fn(Stopped) -> ExtendError = ExtendError::Stopped;
-    type Answer = ();
-    type Error = ExtendError;
-    type Submitted = ();
-
-    fn shared(&self) -> &Arc<Shared> {
-        self.client.shared()
-    }
-
-    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ExtendError> {
-        self.call().submit(inner)
-    }
-
-    fn answer(&mut self, op: OpId, (): (), outcome: Outcome) -> Result<(), ExtendError> {
-        self.call().answer(op, (), outcome)
-    }
-}
-
-const INSPECT: u8 = 0;
-const FREE_SLOTS: u8 = 1;
-const FORCE_UNLOCK: u8 = 2;
-const PAUSE: u8 = 3;
-
-/// A request that is no lock's, of one kind.
-#[derive(Debug)]
-struct Errand<const KIND: u8> {
-    client: Client,
-    name: Vec<u8>,
-    /// Number of a pool's slots, and the first to look at.
-    slots: (u32, u32),
-    /// Attempts, duration of the last one, limit.
-    pause: (u32, Duration, Duration),
-}
-
-fn errand<const KIND: u8>(client: &Client, resource: Resource<'_>) -> Errand<KIND> {
-    let name = resource.as_bytes().to_vec();
-    Errand { client: client.clone(), name, slots: (0, 0), pause: (0, Duration::ZERO, Duration::ZERO) }
-}
-
-impl<const KIND: u8> Ask for Errand<KIND> {
-    const OUTCOME: OutcomeKind = match KIND {
-        INSPECT => OutcomeKind::Inspect,
-        FREE_SLOTS => OutcomeKind::FreeSlots,
-        FORCE_UNLOCK => OutcomeKind::ForceUnlock,
-        _ => OutcomeKind::Pause,
-    };
-    const STOPPED: fn(Stopped) = |_| ();
-    type Answer = ();
-    type Error = ();
-    type Submitted = ();
-
-    fn shared(&self) -> &Arc<Shared> {
-        self.client.shared()
-    }
-
-    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ()> {
-        let resource = || Resource::of_any_lock(&self.name).map_err(|_| ());
-        let ((count, from), (attempts, took, limit)) = (self.slots, self.pause);
-        let request = match Self::OUTCOME {
-            OutcomeKind::Inspect => Request::Inspect { resource: resource()? },
-            OutcomeKind::FreeSlots => Request::FreeSlots { pool: resource()?, count, from },
-            OutcomeKind::ForceUnlock => Request::ForceUnlock { resource: resource()? },
-            _ => Request::Pause { attempts, took, limit },
-        };
-        Ok((inner.submit(request).map_err(|_| ())?, ()))
-    }
-
-    fn answer(&mut self, _: OpId, (): (), _: Outcome) -> Result<(), ()> {
-        Ok(())
     }
 }

@@ -114,12 +114,12 @@ impl Future for Pause {
 }
 
 #[derive(Debug)]
-struct PauseCall {
-    client: Client,
-    cancel: Option<Registration>,
-    attempts: u32,
-    took: Duration,
-    limit: Duration,
+pub(super) struct PauseCall {
+    pub(super) client: Client,
+    pub(super) cancel: Option<Registration>,
+    pub(super) attempts: u32,
+    pub(super) took: Duration,
+    pub(super) limit: Duration,
 }
 
 impl Ask for PauseCall {
